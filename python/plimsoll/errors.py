@@ -19,7 +19,7 @@ def _in_python(text: str) -> str:
 
     lines, ways = text.split("\n"), {}
     for i, line in enumerate(lines):
-        way = re.match(r"  (--\S+) (\S+)\s+(least .*)$", line)
+        way = re.match(r"  (--\S+) (\S+)\s+((?:least|enough) .*)$", line)
         if way and way[1] in _ARGUMENTS:
             ways[i] = (argument(way[1], way[2]), way[3].replace("with --memory raised", "with memory raised"))
     width = max((len(words) for words, _ in ways.values()), default=0)

@@ -51,10 +51,10 @@ def test_errors_carry_their_figures():
 
 
 def test_a_refusal_names_arguments_and_no_flags():
-    text = "too little\nways out:\n  --memory 85MiB       least 85.0 MiB  more\n  --batch 2            least 64.4 MiB  2 samples, with --memory raised to that"
+    text = "too little\nways out:\n  --memory 85MiB       least  85.0 MiB  more\n  --batch 2            enough 64.4 MiB  2 samples, with --memory raised to that"
     assert str(plimsoll.MemoryLimitError(text)).split("\n")[2:] == [
-        '  memory="85MiB"  least 85.0 MiB  more',
-        "  batch_size=2    least 64.4 MiB  2 samples, with memory raised to that",
+        '  memory="85MiB"  least  85.0 MiB  more',
+        "  batch_size=2    enough 64.4 MiB  2 samples, with memory raised to that",
     ]
 
 

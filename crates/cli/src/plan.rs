@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll::hub::EncoderConfig;
-use plimsoll::internals::device::process;
-use plimsoll::internals::run::{Error, Profile, on_all_cores};
+use plimsoll::internals::run::{Error, Profile, on_all_cores, only_plans};
 use plimsoll::prelude::*;
 use plimsoll::ranks::{Machine, Peers};
 use plimsoll::train::BatchSizes;
@@ -102,8 +101,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         let flag = if args.lora.is_asked() { "--lora is" } else { "--task and --labels are" };
         return Err(Stop::Usage(format!("{flag} for a model of a Hugging Face folder; name one")));
     }
-    // What threads of the planner have freed is not to count as the program's: training plans on one.
-    process::share_one_heap();
+    only_plans();
     let config = request::without_training(args.model.as_deref(), &args.config)?;
     let (device, profile) = device_args::plannable(&config)?;
     device.time_for(TIMING_TIME);
@@ -148,7 +146,7 @@ enum FolderSetup {
 
 /// Plans a step of tuning a folder's model, from its config alone.
 fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
-    process::share_one_heap();
+    only_plans();
     let mut config = args.config.clone();
     config.model = None;
     if args.out.is_some() || args.log_placement {

@@ -103,8 +103,14 @@ pub fn scan(path: &Path, mut see: impl FnMut(Member) -> Result<()>) -> Result<()
             return Err(damaged(at, "it is no tar archive, or ends too early"));
         }
         reader.read_exact(&mut block).map_err(io)?;
-        if block == [0; BLOCK as usize] && !is_first {
-            return Ok(());
+        if block == [0; BLOCK as usize] {
+            // Empty blocks alone are an archive of nothing, or a file that something went wrong with: of no use either way.
+            return match is_first {
+                true => {
+                    Err(damaged(at, "it is an archive without files, or no tar archive: there is no header"))
+                }
+                false => Ok(()),
+            };
         }
         is_first = false;
         let header = Header::read(&block).ok_or_else(|| damaged(at, "there is no sound tar header"))?;

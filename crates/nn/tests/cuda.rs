@@ -96,6 +96,55 @@ fn state_of_one_byte_a_number_is_that_of_the_cpu() {
 }
 
 #[test]
+fn state_of_one_byte_a_number_may_live_on_the_host_with_the_same_bits() {
+    for device in devices() {
+        // State lives on the host where it has pages of its own: a card's are large.
+        let width = if device.name().contains("emulated") { 1024 } else { 1 << 17 };
+        let wide = move |net: &mut Net, x: &[Tensor]| {
+            let x = net.dense("in", &x[0], width, true)?.tanh()?;
+            net.dense("out", &x, 5, true)
+        };
+        let recipe = |limit: Option<Bytes>, host: Option<Bytes>| {
+            let mut recipe = recipe();
+            recipe.optimizer = EightBit::of(&Adam::new(1e-3)).expect("Adam with 8-bit state");
+            let request = &mut recipe.request;
+            (request.limit, request.host_limit, request.exactness) = (limit, host, Exactness::Bitwise);
+            recipe
+        };
+        // Losses, the whole state, and how much of it is on the host.
+        let train = |limit: Option<Bytes>, host: Option<Bytes>| {
+            device.scope(|| -> Result<(Vec<f64>, Vec<(String, Vec<u8>)>, Bytes)> {
+                let mut training = Training::new(wide, recipe(limit, host), 3)?;
+                let x: Vec<f32> = (0..BATCH * 20).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
+                let y: Vec<i64> = (0..BATCH as i64).map(|i| i * 3 % 5).collect();
+                let (x, y) = (Tensor::from_slice(&x, [BATCH, 20])?, Tensor::from_slice(&y, [BATCH])?);
+                let losses = (0..4).map(|_| training.step(&[&x], &y)).collect::<Result<Vec<f64>>>()?;
+                let bytes = |(name, tensor): (&str, &Tensor)| Ok((name.to_string(), tensor.to_bytes()?));
+                let state = training.state().map(bytes).collect::<Result<Vec<_>>>()?;
+                Ok((losses, state, training.info().hosted_bytes))
+            })
+        };
+        let host = Some(Bytes::gib(1));
+        let least =
+            device.scope(|| Training::planner(wide, recipe(None, host)).map(|step| step.floor())).unwrap();
+        let alone =
+            device.scope(|| Training::planner(wide, recipe(None, None)).map(|step| step.floor())).unwrap();
+        assert!(least < alone, "{least} with the host, {alone} without");
+        let (losses, state, hosted) = train(None, None).unwrap();
+        assert_eq!(hosted, Bytes::ZERO);
+        assert!(losses[3] < losses[0], "{losses:?}");
+        let codes = state.iter().filter(|(name, _)| name.ends_with(".codes")).count();
+        assert_eq!(codes, 4, "both weights have state of bytes");
+        let (there_losses, there, hosted) = train(Some(least), host).unwrap();
+        assert!(hosted >= Bytes::from(2 * 20 * width), "{hosted} on the host");
+        assert_eq!(there_losses, losses);
+        for (here, there) in state.iter().zip(&there) {
+            assert!(here == there, "{} is another where state lives on the host", here.0);
+        }
+    }
+}
+
+#[test]
 fn a_tight_line_is_kept_and_a_byte_less_is_refused() {
     let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
     let (expected, ..) = train(&cpu, |_| ()).unwrap();

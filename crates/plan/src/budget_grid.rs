@@ -295,7 +295,7 @@ fn pack_last(schedules: &mut [Schedule], of_use: impl Fn(&Schedule) -> bool, ali
     if schedules.last().is_some_and(|last| last.packed.is_none()) {
         let next =
             schedules.iter_mut().rev().filter(|schedule| schedule.packed.is_none() && of_use(schedule));
-        let some = next.take(parallel::worth_guessing(PACKED_AT_ONCE));
+        let some = next.take(parallel::spare(PACKED_AT_ONCE));
         parallel::each(some.map(|schedule| move || schedule.arena(alignment)).collect());
     }
     schedules.last_mut().map_or(u64::MAX, |last| last.arena(alignment))

@@ -169,7 +169,7 @@ impl Floor {
 fn lowest_packed(low_peaks: &[&LowPeakSchedule], alignment: u64) -> Option<Schedule> {
     let mut lowest: Option<Schedule> = None;
     let mut height = u64::MAX;
-    let at_first = parallel::worth_guessing(PACKED_AT_ONCE);
+    let at_first = parallel::spare(PACKED_AT_ONCE);
     let (first, others) = low_peaks.split_at(low_peaks.len().min(at_first));
     for some in [first].into_iter().chain(others.chunks(PACKED_AT_ONCE)) {
         let pack = |low: &&LowPeakSchedule| {

@@ -94,11 +94,11 @@ impl Drop for Busily {
     }
 }
 
-/// How many jobs are worth doing beside each other of which all but the first may turn out to be of no use: as many as there are cores that
-/// would be idle otherwise, and at most `most`. Whoever asks finds the same with one.
-pub(crate) fn worth_guessing(most: usize) -> usize {
+/// This core and those that have nothing to do at the moment, but no more than `most`. Whoever asks must find the same with one: that it has
+/// others do what may turn out to be of no use costs nobody anything then.
+pub(crate) fn spare(most: usize) -> usize {
     let idle = at_once().saturating_sub(1 + BUSY.load(Ordering::Relaxed));
-    most.min(1 + idle)
+    (1 + idle).min(most)
 }
 
 /// What threads have found. Their steps count as this thread's: the bound on planning is on all of it.

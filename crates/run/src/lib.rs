@@ -42,7 +42,7 @@ mod execute;
 
 pub use choose::{
     Frontier, FrontierPoint, MeasuredStep, PROGRAM, PlanFigures, StepPlan, StepPlanner, host_program,
-    undominated,
+    only_plans, undominated,
 };
 pub use device::{Counted, Device, MemoryInfo, Placement, Profile, Survey, Traffic};
 pub use error::{Error, Result};

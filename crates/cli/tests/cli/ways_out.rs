@@ -61,6 +61,11 @@ fn images_may_be_smaller_and_activations_narrower() {
     for flag in ["--precision mixed-bf16", "--image 32"] {
         assert_eq!(bytes(way(&refusal, flag), "least_bytes"), least(&words, flag), "{flag}");
     }
+    // No way out is offered that does not hold.
+    for way in refusal["ways_out"].as_array().unwrap() {
+        let (flag, said) = (way["flag"].as_str().unwrap(), bytes(way, "least_bytes"));
+        assert!(said < floor && least(&words, flag) <= said, "{flag}: {refusal}");
+    }
     // What is offered under the old name is the same.
     assert_eq!(refusal["ways"].as_array().map(Vec::len), refusal["ways_out"].as_array().map(Vec::len));
 }
@@ -126,4 +131,16 @@ fn what_cannot_be_smaller_is_not_offered() {
         flags.iter().all(|flag| !flag.starts_with("--image") && !flag.starts_with("--precision")),
         "{flags:?}"
     );
+}
+
+#[test]
+fn a_tiny_step_that_is_split_or_smaller_still_needs_room_to_be_planned() {
+    let words =
+        ["mlp", "--data", "digits", "--width", "8", "--batch", "64", "--take", "64", "--threads", "1"];
+    let words = [&words[..], &["--exact", "bitwise"]].concat();
+    let refusal = refused(&[&words[..], &["--memory", "1MiB"]].concat());
+    for way in refusal["ways_out"].as_array().unwrap() {
+        let (flag, said) = (way["flag"].as_str().unwrap(), bytes(way, "least_bytes"));
+        assert!(least(&words, flag) <= said, "{flag}: {refusal}");
+    }
 }

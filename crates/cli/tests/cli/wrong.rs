@@ -22,6 +22,9 @@ fn make(scratch: &Scratch) {
     write("junk.npz", "no archive");
     write("empty.npz", "");
     write("junk.tfrecord", "no record");
+    write("empty.tfrecord", "");
+    write("empty.tar", "");
+    write("none.tar", &"\0".repeat(10240));
     write("text.txt", &"the line holds, and so ".repeat(100));
     write("short.txt", "abc");
     write("empty.txt", "");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use plimsoll_formats::tfrecord::GzipReader;
 use plimsoll_graph::DType;
 
+use super::records::{NONE, named};
 use super::{Images, Records, Scratch, Source, Stream, StreamSource};
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, Sample, SampleMut};
@@ -41,8 +42,7 @@ impl PackedRecords {
             }
         }
         let Some(records) = records else {
-            let path = paths.first().map_or(String::new(), |path| path.display().to_string());
-            return Err(Error::Unknown { path, what: "it has no records".into() });
+            return Err(Error::Unknown { path: named(paths), what: NONE.into() });
         };
         let record = FieldSpec::varying("record", DType::U8, [longest.max(1) as usize]);
         let packed = vec![record, FieldSpec::new("file", DType::I64, [])];

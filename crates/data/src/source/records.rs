@@ -41,6 +41,14 @@ struct RecordFile {
     first: u64,
 }
 
+/// What is wrong with files without records.
+pub(super) const NONE: &str = "it has no records";
+
+/// How files of records are named in an error about all of them: by the first.
+pub(super) fn named(paths: &[PathBuf]) -> String {
+    paths.first().map_or(String::new(), |path| path.display().to_string())
+}
+
 fn is_label(name: &str) -> bool {
     LABELS.iter().any(|label| name.to_lowercase().contains(label))
 }
@@ -62,6 +70,9 @@ impl Records {
             let file = RecordFile { file, path: path.clone(), index, first };
             first += file.len();
             files.push(file);
+        }
+        if first == 0 {
+            return Err(Error::Unknown { path: named(paths), what: NONE.into() });
         }
         let images = images.map(Images::checked).transpose()?;
         let needs = Needs { counts_whole: true, ..Needs::default() };

@@ -27,13 +27,17 @@ impl Placed {
         at
     }
 
-    /// Whether one of those from `at` on, of a block, lives in `first..last`.
-    fn any_beside(&self, at: usize, (first, last): (i32, i32)) -> bool {
-        let end = (at + BLOCK).min(self.place.len());
-        let spans = self.first[at..end].iter().zip(&self.last[at..end]);
-        spans.fold(false, |any, (other_first, other_last)| {
-            any | ((*other_first < last) & (first < *other_last))
-        })
+    /// Whether one of a block, from `at` on, may live in `first..last`; of a block that is not full this is not looked at.
+    #[inline]
+    fn may_live_beside(&self, at: usize, (first, last): (i32, i32)) -> bool {
+        let (firsts, lasts) = (&self.first[at..], &self.last[at..]);
+        let (Some(firsts), Some(lasts)) = (firsts.first_chunk::<BLOCK>(), lasts.first_chunk::<BLOCK>())
+        else {
+            return true;
+        };
+        // Both differences are negative where both live at a time; none is too large for its sign.
+        let beside = |i: usize| (firsts[i] - last) & (first - lasts[i]);
+        (0..BLOCK).fold(0, |any, i| any | beside(i)) < 0
     }
 
     /// The lowest offset where item `b` fits, and how many had to be looked at for it.
@@ -41,7 +45,7 @@ impl Placed {
         let size = part.items[b].size;
         let mut offset = 0;
         for at in (0..self.place.len()).step_by(BLOCK) {
-            if !self.any_beside(at, (first, last)) {
+            if !self.may_live_beside(at, (first, last)) {
                 continue;
             }
             for other in at..(at + BLOCK).min(self.place.len()) {

@@ -8,6 +8,10 @@
 
 use super::state::State;
 use crate::indexed_problem::IndexedProblem;
+use crate::parallel;
+
+/// On how many cores at most schedules are tried at once: each holds one.
+const AT_ONCE: usize = 4;
 
 /// What checkpoint schedules take and cost, for several numbers of segments and checkpoints.
 pub(crate) struct CheckpointSchedules {
@@ -31,26 +35,34 @@ impl CheckpointSchedules {
     ) -> [CheckpointSchedules; N] {
         let mut fresh = State::new(indexed);
         let stretch = Stretch::new(&mut fresh);
-        let mut tables = times.map(|ns| (ns, 3 * ns.iter().sum::<u64>(), Vec::new()));
-        let mut segments = 2;
-        while segments <= most {
-            let mut checkpoints = segments;
-            while checkpoints > 0 {
-                let mut state = fresh.clone();
-                stretch.apply(&mut state, segments, checkpoints);
-                for (ns, limit, rows) in &mut tables {
-                    let again = (0..indexed.ops).flat_map(|stage| state.remakes(stage));
-                    let extra_ns = again.map(|&op| ns[op as usize]).sum();
-                    // What runs everything several times over is no good even as a start.
-                    if extra_ns <= *limit {
-                        rows.push((state.peak() as u64, extra_ns, segments, checkpoints));
-                    }
+        // What runs everything several times over is no good even as a start.
+        let limits = times.map(|ns| 3 * ns.iter().sum::<u64>());
+        let try_one = |&(segments, checkpoints): &(usize, usize)| {
+            let mut state = fresh.clone();
+            stretch.apply(&mut state, segments, checkpoints);
+            let again = || (0..indexed.ops).flat_map(|stage| state.remakes(stage));
+            let extra_ns = times.map(|ns| again().map(|&op| ns[op as usize]).sum::<u64>());
+            let is_good = extra_ns.iter().zip(&limits).any(|(extra_ns, limit)| extra_ns <= limit);
+            (if is_good { state.peak() as u64 } else { 0 }, extra_ns)
+        };
+        let tried = numbers(most);
+        // Each core takes every so manieth, so that all of them have long ones and short ones.
+        let cores = parallel::spare(AT_ONCE);
+        let share = |core: usize| {
+            let (own, try_one) = (tried.iter().skip(core).step_by(cores), &try_one);
+            move || own.map(try_one).collect::<Vec<_>>()
+        };
+        let found = parallel::each((0..cores).map(share).collect());
+        let mut rows = [(); N].map(|()| Vec::new());
+        for (i, &(segments, checkpoints)) in tried.iter().enumerate() {
+            let (peak, extra_ns) = found[i % cores][i / cores];
+            for ((rows, extra_ns), limit) in rows.iter_mut().zip(extra_ns).zip(limits) {
+                if extra_ns <= limit {
+                    rows.push((peak, extra_ns, segments, checkpoints));
                 }
-                checkpoints = if checkpoints > 4 { checkpoints / 2 } else { checkpoints - 1 };
             }
-            segments = if segments < 8 { segments + 1 } else { segments * 4 / 3 };
         }
-        tables.map(|(_, _, rows)| CheckpointSchedules { stretch: stretch.clone(), rows })
+        rows.map(|rows| CheckpointSchedules { stretch: stretch.clone(), rows })
     }
 
     /// Legs and checkpoints that take least.
@@ -77,6 +89,21 @@ impl CheckpointSchedules {
         }
         chosen
     }
+}
+
+/// Numbers of segments up to `most`, with numbers of checkpoints for each.
+fn numbers(most: usize) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    let mut segments = 2;
+    while segments <= most {
+        let mut checkpoints = segments;
+        while checkpoints > 0 {
+            all.push((segments, checkpoints));
+            checkpoints = if checkpoints > 4 { checkpoints / 2 } else { checkpoints - 1 };
+        }
+        segments = if segments < 8 { segments + 1 } else { segments * 4 / 3 };
+    }
+    all
 }
 
 /// The stretch before the peak, and what crosses the peak.

@@ -40,3 +40,30 @@ fn more_bytes_never_plan_a_slower_random_step() {
         check(&format!("random step {seed}"), &random_step(10, seed));
     }
 }
+
+/// A quarter of the longer ones: they take long, and a test runs on one thread.
+fn check_a_quarter(quarter: u64) {
+    for seed in 100 + 3 * quarter..103 + 3 * quarter {
+        check(&format!("random step {seed}"), &random_step(14, seed));
+    }
+}
+
+#[test]
+fn more_bytes_never_plan_a_slower_random_step_of_many_layers() {
+    check_a_quarter(0);
+}
+
+#[test]
+fn more_bytes_never_plan_a_slower_random_step_of_many_layers_the_second_quarter() {
+    check_a_quarter(1);
+}
+
+#[test]
+fn more_bytes_never_plan_a_slower_random_step_of_many_layers_the_third_quarter() {
+    check_a_quarter(2);
+}
+
+#[test]
+fn more_bytes_never_plan_a_slower_random_step_of_many_layers_the_last_quarter() {
+    check_a_quarter(3);
+}

@@ -1,6 +1,8 @@
 //! What all candidates of a step take, whatever the times of their ops are: found by making each of them, or known from an earlier
 //! process.
 
+use std::sync::mpsc;
+
 use plimsoll_device::Bytes;
 use plimsoll_plan::{Digest, Job, in_turn, is_on_all_cores};
 
@@ -17,6 +19,9 @@ const SOURCES: [&str; 3] =
 
 /// Into how many micro-batches a batch is split that run side by side: with more of them the least hardly falls, and planning takes longer.
 const SIDE_BY_SIDE: usize = 4;
+
+/// The least of micro-batches side by side is mostly this part above what no plan of them can go below.
+const LIKELY_OVER: u64 = 4;
 
 /// Bytes beside the account that candidates take.
 pub(super) struct CandidateBytes {
@@ -220,17 +225,27 @@ impl StepToPlan {
         room: Option<Bytes>,
     ) -> Result<Option<(usize, Candidate)>> {
         type Made = Result<Option<(usize, Candidate)>>;
-        let mut jobs: Vec<Job<'_, Made>> = vec![Box::new(|| {
+        let (tell, told) = mpsc::channel();
+        let mut jobs: Vec<Job<'_, Made>> = vec![Box::new(move || {
             let mut made = self.split_side_by_side(whole, placement)?;
             made.iter_mut().for_each(|(_, candidate)| {
+                // Nobody may listen.
+                tell.send(candidate.bound()).ok();
                 candidate.floor();
             });
             Ok(made)
         })];
-        if is_on_all_cores() && room.is_none_or(|room| room >= first.bound()) {
-            jobs.push(Box::new(|| {
-                // What fits whole needs no search.
-                if first.unlimited() > room.unwrap_or(Bytes::ZERO) {
+        if is_on_all_cores() {
+            jobs.push(Box::new(move || {
+                let bound = first.bound();
+                if room.is_some_and(|room| room < bound) {
+                    // There will be no such plan, but the first may still take less.
+                    let takes_less = |side: Bytes| bound.get() < side.get() + side.get() / LIKELY_OVER;
+                    if told.recv().is_ok_and(takes_less) {
+                        first.lower_once();
+                    }
+                } else if first.unlimited() > room.unwrap_or(Bytes::ZERO) {
+                    // What fits whole needs no search.
                     first.look_for_floor();
                 }
                 Ok(None)
@@ -256,6 +271,11 @@ impl StepToPlan {
         }
         Ok(None)
     }
+}
+
+/// In how many micro-batches side by side a batch is looked at first, if in any.
+pub(super) fn side_by_side_parts(batch: usize) -> Option<usize> {
+    (batch > 1).then(|| batch.div_ceil(batch.div_ceil(SIDE_BY_SIDE)))
 }
 
 fn spec(samples: usize, placement: &StatePlacement) -> CandidateSpec {

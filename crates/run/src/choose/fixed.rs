@@ -8,7 +8,7 @@
 //! measured, and then what was measured first stays as long as it holds.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll_device::{Bytes, process};
 
@@ -129,13 +129,31 @@ fn host_figure(own: Bytes, libraries: Bytes) -> Bytes {
     Bytes((own + growth).get().next_multiple_of(HOST_GRAIN))
 }
 
+/// Whether this process only plans.
+static ONLY_PLANS: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process plans and runs nothing: what its first plan counts for the program, all others count. What searches leave behind,
+/// on however many threads, is nothing that the process will have for which they plan.
+pub fn only_plans() {
+    ONLY_PLANS.store(true, Ordering::Relaxed);
+}
+
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
-    static MEASURED: AtomicU64 = AtomicU64::new(0);
+    static FIRST: OnceLock<Bytes> = OnceLock::new();
     if cfg!(test) {
         // Tests share a process: what is resident is mostly what others of them hold at the moment.
         return PROGRAM;
     }
+    match ONLY_PLANS.load(Ordering::Relaxed) {
+        true => *FIRST.get_or_init(|| program_now(known)),
+        false => program_now(known),
+    }
+}
+
+/// The same as it stands now, or as it was measured before, where that holds.
+fn program_now(known: Bytes) -> Bytes {
+    static MEASURED: AtomicU64 = AtomicU64::new(0);
     let own = process::own_resident().unwrap_or(Bytes::ZERO).saturating_sub(known);
     let (figure, measured) = declared(own, Bytes(MEASURED.load(Ordering::Relaxed)));
     if let Some(measured) = measured {

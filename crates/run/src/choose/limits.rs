@@ -8,7 +8,7 @@ use plimsoll_plan::{Digest, Exactness};
 
 use super::StepToPlan;
 use super::candidate::{Candidate, CandidateSpec, Split};
-use super::candidate_bytes::{CandidateBytes, Candidates};
+use super::candidate_bytes::{CandidateBytes, Candidates, side_by_side_parts};
 use super::fixed::{PROGRAM, planning};
 use super::placement::StatePlacement;
 use super::subject::load_kernels;
@@ -37,6 +37,10 @@ pub(crate) struct StepLimits {
     pub(super) splits: Option<Exactness>,
     /// What to consider beside the first candidate: state on the host, then micro-batches, then both.
     pub(super) specs: Vec<CandidateSpec>,
+    /// How many ops the first candidate has.
+    pub(super) first_ops: usize,
+    /// What of the account a search for micro-batches side by side leaves behind: nothing where there are none.
+    pub(super) left_behind: Bytes,
     /// What planning needs for itself, in the arena's place.
     pub(super) planning: Bytes,
     /// What timing each kernel of the first candidate takes beside that, ascending.
@@ -148,7 +152,7 @@ impl StepToPlan {
         let (here, split, mut specs) = self.specs(&whole, allowed)?;
         let spec = CandidateSpec { placement: here.clone(), split };
         let mut first = self.candidate(&spec, Some(&whole))?;
-        let shares = split.is_none() && self.shares_statistics(&said) && first.bound() >= WORTH_INTERLEAVING;
+        let shares = split.is_none() && self.shares_statistics(&said) && is_worth_interleaving(&mut first);
         let last = specs.last().map_or(&here, |spec| &spec.placement);
         let side_by_side = shares.then(|| last.clone());
         let room = self.options.request.limit.map(|limit| limit.saturating_sub(account.total()));
@@ -156,15 +160,14 @@ impl StepToPlan {
         let asked = candidates.digest();
         let CandidateBytes { bounds, lowest, side_by_side } = self.candidate_bytes(candidates, &mut made)?;
         let (mut least, mut ops) = (lowest.unwrap_or(Bytes::MAX), first.ops());
+        let alone = account.program;
         if let Some(found) = side_by_side {
             least = least.min(found.floor);
             ops = ops.max(found.ops);
             specs.push(found.spec);
-            if device.backend().is_host() {
-                // What a search over many ops leaves in the heap is counted whether it was done in this process or is known.
-                account.program = account.program.max(PROGRAM + Bytes(LEFT_PER_OP.get() * ops as u64));
-            }
+            self.leave_behind(&mut account, ops);
         }
+        let left_behind = account.program.saturating_sub(alone);
         let mut placements = vec![&here];
         let families = specs
             .iter()
@@ -186,6 +189,8 @@ impl StepToPlan {
             account,
             outputs,
             splits: needed,
+            first_ops: first.ops(),
+            left_behind,
             planning,
             timing,
             least: whole_pages(device, least.max(planning)),
@@ -201,6 +206,13 @@ impl StepToPlan {
         Ok((limits, first))
     }
 
+    /// Counts what a search over so many ops leaves in the heap, whether it was done in this process or is known.
+    fn leave_behind(&self, account: &mut FixedMemory, ops: usize) {
+        if self.step.device.backend().is_host() {
+            account.program = account.program.max(PROGRAM + Bytes(LEFT_PER_OP.get() * ops as u64));
+        }
+    }
+
     /// Whether micro-batches of the step share statistics: they have some, and statistics of their own are not allowed.
     fn shares_statistics(&self, said: &Splits) -> bool {
         let shared = self.options.request.exactness == Exactness::Reassociated;
@@ -214,25 +226,34 @@ impl StepToPlan {
 
     /// What the process takes beside the arena, counted now: constants that the step makes are there while it is traced, and no others
     /// may be.
-    pub(super) fn elsewhere(&self) -> Result<Bytes> {
+    pub(super) fn elsewhere(&self) -> Result<FixedMemory> {
         let whole = self.step.trace(self.step.batch)?;
-        Ok(self.account(&self.results(&whole.graph)).total())
+        Ok(self.account(&self.results(&whole.graph)))
     }
 
     /// A memory limit that is enough where the process takes so much elsewhere: see [`MeasuredStep::enough`](super::MeasuredStep::enough).
-    pub(super) fn enough(&self, elsewhere: Bytes) -> Result<Bytes> {
+    pub(super) fn enough(&self, mut elsewhere: FixedMemory) -> Result<Bytes> {
         let device = &self.step.device;
         let whole = self.step.trace(self.step.batch)?;
-        let needed = exactness_of(&self.step.splits(&whole)?);
+        let said = self.step.splits(&whole)?;
+        let needed = exactness_of(&said);
         let allowed = needed.is_some_and(|needed| self.options.request.exactness >= needed);
         let placement = self.placements().pop().unwrap_or_default();
         let passing = self.in_passing();
         let mut candidate = passing.whole(&whole, &placement)?;
         let ops = candidate.ops();
+        let batch = self.step.batch.unwrap_or(1);
+        let is_interleaved = self.options.request.micro_batch.is_none()
+            && self.shares_statistics(&said)
+            && is_worth_interleaving(&mut candidate);
+        if let Some(parts) = side_by_side_parts(batch).filter(|_| is_interleaved) {
+            // What they share is there once more.
+            self.leave_behind(&mut elsewhere, ops * (parts + 1));
+        }
         if allowed && self.step.batch.is_some() {
             candidate = passing.smallest(allowed, &placement)?;
         }
-        Ok(elsewhere + whole_pages(device, candidate.floor().max(planning(device, ops))))
+        Ok(elsewhere.total() + whole_pages(device, candidate.floor().max(planning(device, ops))))
     }
 
     /// What the process takes beside the arena.
@@ -295,6 +316,11 @@ impl StepToPlan {
     pub(super) fn timing_room(&self, limits: &StepLimits) -> Bytes {
         limits.timing(self.options.request.limit, self.movable_bytes())
     }
+}
+
+/// Whether a candidate that is not split takes so much that it is looked at in micro-batches side by side.
+pub(super) fn is_worth_interleaving(whole: &mut Candidate) -> bool {
+    whole.bound() >= WORTH_INTERLEAVING
 }
 
 /// What exactness passes over parts of the batch take, if it can be split into them at all.

@@ -17,7 +17,7 @@ mod subject;
 
 pub(crate) use candidate::{PlannedPart, Shared, staged};
 pub(crate) use fixed::left_for_libraries;
-pub use fixed::{PROGRAM, host_program};
+pub use fixed::{PROGRAM, host_program, only_plans};
 pub use frontier::{Frontier, FrontierPoint, undominated};
 pub use info::PlanFigures;
 pub(crate) use placement::is_movable;
@@ -73,7 +73,7 @@ pub struct StepPlanner {
 /// finds what searching each alone does.
 pub struct MeasuredStep {
     subject: StepToPlan,
-    elsewhere: Bytes,
+    elsewhere: FixedMemory,
 }
 
 impl MeasuredStep {
@@ -159,6 +159,7 @@ impl StepPlanner {
         if account.total() > outside {
             *account = FixedMemory { program: outside, ..FixedMemory::NOTHING };
         }
+        self.limits.left_behind = Bytes::ZERO;
     }
 
     /// The plan within a memory limit: what a [`Step`](crate::Step) under it runs. Without a limit, the plan that takes the least

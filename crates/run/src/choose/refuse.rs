@@ -7,7 +7,9 @@ use plimsoll_plan::{Exactness, Job, in_turn};
 
 use super::StepToPlan;
 use super::candidate::Candidate;
-use super::limits::{StepLimits, micro_batch_sizes};
+use super::candidate_bytes::side_by_side_parts;
+use super::fixed::planning;
+use super::limits::{StepLimits, is_worth_interleaving, micro_batch_sizes};
 use super::placement::StatePlacement;
 use super::subject::MANY_OPS;
 use crate::device::{padded, whole_pages};
@@ -61,7 +63,7 @@ impl StepToPlan {
         Ok(Error::Infeasible { asked: limit, least: limits.floor(), account, refusal, heaviest, ways })
     }
 
-    /// What would lower the least, each with the least that the planner finds for it.
+    /// What would lower the least, each with memory that is enough for it: the least of some is lower, since not all candidates are looked at.
     fn ways(
         &self,
         limits: &StepLimits,
@@ -69,7 +71,6 @@ impl StepToPlan {
         allowed: bool,
         is_long: bool,
     ) -> Result<Vec<Remedy>> {
-        let elsewhere = limits.account.total();
         let mut ways: Vec<Way<'_>> = Vec::new();
         if !allowed {
             let splits = limits.splits.is_some() && self.step.batch.is_some();
@@ -80,13 +81,13 @@ impl StepToPlan {
             let smaller = [batch / 2, batch / 4, 1].into_iter().filter(|&n| n > 0 && n < batch);
             let most = if is_long { 1 } else { 3 - usize::from(splits) };
             for samples in smaller.take(most) {
-                ways.push(Box::new(move || self.by_a_smaller_batch(samples, elsewhere, placement)));
+                ways.push(Box::new(move || self.by_a_smaller_batch(samples, limits, placement)));
             }
         }
-        ways.push(Box::new(move || self.by_offloading(elsewhere, allowed)));
+        ways.push(Box::new(move || self.by_offloading(limits.account.total(), allowed)));
         let mut found = Vec::new();
         for remedy in in_turn(ways) {
-            found.extend(remedy?);
+            found.extend(remedy?.filter(|remedy| remedy.least < limits.floor()));
         }
         Ok(found)
     }
@@ -94,29 +95,47 @@ impl StepToPlan {
     /// What micro-batches would take, where they can be made and were not allowed.
     fn by_splitting(&self, limits: &StepLimits, placement: &StatePlacement) -> Result<Option<Remedy>> {
         let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
-        let floor = self.passes(least_samples(batch), placement)?.floor();
+        let mut split = self.passes(least_samples(batch), placement)?;
+        // The whole batch is planned before it is split, and no micro-batches side by side are looked at then.
+        let floor = self.with_planning(split.floor(), limits.first_ops);
         let flag = format!("--exact {needed}");
         let change = match needed {
             Exactness::Approximate => "micro-batches, each with statistics of its own",
             _ => "micro-batches: the same sums in another order",
         };
-        Ok(Some(Remedy { flag, change: change.into(), least: limits.account.total() + floor }))
+        let beside = limits.account.total().saturating_sub(limits.left_behind);
+        Ok(Some(Remedy { flag, change: change.into(), least: beside + floor }))
     }
 
     /// What a smaller batch would take.
     fn by_a_smaller_batch(
         &self,
         samples: usize,
-        elsewhere: Bytes,
+        limits: &StepLimits,
         placement: &StatePlacement,
     ) -> Result<Option<Remedy>> {
         let batch = self.step.batch.unwrap_or(1);
         let mut fewer = self.whole(&self.step.trace(Some(samples))?, placement)?;
         let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - samples));
         let saved: Bytes = self.step.inputs.iter().map(row).sum();
-        let least = elsewhere.saturating_sub(saved) + fewer.floor();
+        let floor = self.with_planning(fewer.floor(), fewer.ops());
+        // Micro-batches of fewer samples may be more of them, and a search leaves the more behind; where they are not looked at, nothing.
+        let parts = side_by_side_parts(samples).filter(|_| is_worth_interleaving(&mut fewer)).unwrap_or(0);
+        let before = side_by_side_parts(batch).unwrap_or(1).max(1);
+        let left_behind = match parts {
+            0 => Bytes::ZERO,
+            parts => Bytes((limits.left_behind.get() * parts.max(before) as u64).div_ceil(before as u64)),
+        };
+        let beside = (limits.account.total() + left_behind).saturating_sub(limits.left_behind + saved);
+        let least = beside + floor;
         let (flag, change) = (format!("--batch {samples}"), counted(samples, "sample") + " a step");
         Ok(Some(Remedy { flag, change, least }))
+    }
+
+    /// A floor as it counts beside the account: planning a step of so many ops needs room too.
+    fn with_planning(&self, floor: Bytes, ops: usize) -> Bytes {
+        let device = &self.step.device;
+        whole_pages(device, floor.max(planning(device, ops)))
     }
 
     /// What host memory would help, where the device can copy to it and less or none was allowed.

@@ -256,8 +256,8 @@ impl Costs {
                 late.push(kernel);
                 continue;
             }
-            device.tell_timing(done, total, node.op.name());
             let start = Instant::now();
+            device.tell_timing(done, total, node.op.name());
             if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room, self.left())? {
                 let fresh = described(graph, node, device, kept(seconds))?;
                 let known =
@@ -267,9 +267,9 @@ impl Costs {
                 self.remember(kernel.key.clone(), new);
                 timed.push((kernel.key, new));
             }
-            self.spent += start.elapsed();
             // The next operands may not fit where these were, and both together may be more than was announced.
             device.memory().release_unused();
+            self.spent += start.elapsed();
         }
         // What is kept of the others is what like ones took by now.
         let known = timed.len();

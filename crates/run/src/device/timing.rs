@@ -37,18 +37,18 @@ const JITTER: f64 = 1e-5;
 const PROCESSOR: f64 = 0.8;
 const LONG: f64 = 1e-3;
 
-/// Times a kernel that `run` runs once; nothing if it fails.
-pub(crate) fn measure(mut run: impl FnMut() -> Option<Sample>) -> Option<Measured> {
+/// Times a kernel that `run` runs once, for hardly more than `most` seconds; nothing if it fails.
+pub(crate) fn measure(most: f64, mut run: impl FnMut() -> Option<Sample>) -> Option<Measured> {
     let mut samples = [Sample { wall: 0.0, processor: None }; RUNS * ROUNDS];
     let (mut n, mut spent) = (0, 0.0);
     for _ in 0..ROUNDS {
-        let (from, end) = (n, spent + SECONDS);
+        let (from, end) = (n, most.min(spent + SECONDS));
         while n < from + RUNS && (n < from + 2 || spent <= end) {
             samples[n] = run()?;
             spent += samples[n].wall;
             n += 1;
         }
-        if !is_noisy(&mut samples[..n]) || spent > ROUNDS_SECONDS {
+        if !is_noisy(&mut samples[..n]) || spent > most.min(ROUNDS_SECONDS) {
             break;
         }
     }
@@ -109,6 +109,9 @@ pub(crate) fn drift(predicted: f64, least: f64, usual: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
+    /// No one waits.
+    const MOST: f64 = f64::MAX;
+
     /// Runs that take these times in turn, over and over.
     fn runs(walls: &[f64], share: f64) -> impl FnMut() -> Option<Sample> + '_ {
         let mut turn = 0;
@@ -121,12 +124,12 @@ mod tests {
 
     #[test]
     fn the_least_of_quiet_runs_is_taken_at_once() {
-        let measured = measure(runs(&[1.1e-3, 1.0e-3, 1.05e-3], 1.0)).unwrap();
+        let measured = measure(MOST, runs(&[1.1e-3, 1.0e-3, 1.05e-3], 1.0)).unwrap();
         assert_eq!(measured, Measured { seconds: 1.0e-3, is_noisy: false });
         // Short kernels differ by microseconds, and long ones are run twice.
-        assert!(!measure(runs(&[2e-6, 4e-6, 6e-6], 0.1)).unwrap().is_noisy);
+        assert!(!measure(MOST, runs(&[2e-6, 4e-6, 6e-6], 0.1)).unwrap().is_noisy);
         let mut n = 0;
-        measure(|| {
+        measure(MOST, || {
             n += 1;
             Some(Sample { wall: 0.2, processor: None })
         })
@@ -135,9 +138,25 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_gets_a_time_of_two_runs_at_least() {
+        let mut n = 0;
+        let mut timed = |most| {
+            n = 0;
+            let measured = measure(most, || {
+                n += 1;
+                Some(Sample { wall: if n % 2 == 0 { 2e-3 } else { 4e-3 }, processor: None })
+            });
+            (measured.unwrap().seconds, n)
+        };
+        assert_eq!(timed(1e-3), (2e-3, 2));
+        assert_eq!(timed(8e-3), (2e-3, 3));
+        assert!(timed(MOST).1 > RUNS);
+    }
+
+    #[test]
     fn runs_that_differ_much_are_repeated_and_the_time_is_noisy() {
         let mut n = 0;
-        let busy = measure(|| {
+        let busy = measure(MOST, || {
             n += 1;
             Some(Sample { wall: if n % 5 == 0 { 1e-3 } else { 5e-3 }, processor: None })
         });
@@ -145,7 +164,7 @@ mod tests {
         assert!(n > RUNS, "{n} runs");
         // A disturbance that ends is no reason for doubt.
         let mut n = 0;
-        let quiet_at_last = measure(|| {
+        let quiet_at_last = measure(MOST, || {
             n += 1;
             Some(Sample { wall: if n <= 3 { 5e-3 } else { 1e-3 }, processor: None })
         });
@@ -154,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_for_the_processor_is_noticed_though_its_runs_are_alike() {
-        assert!(measure(runs(&[8e-3], 0.5)).unwrap().is_noisy);
-        assert!(!measure(runs(&[8e-3], 0.95)).unwrap().is_noisy);
-        assert_eq!(measure(|| None), None);
+        assert!(measure(MOST, runs(&[8e-3], 0.5)).unwrap().is_noisy);
+        assert!(!measure(MOST, runs(&[8e-3], 0.95)).unwrap().is_noisy);
+        assert_eq!(measure(MOST, || None), None);
     }
 
     #[test]

@@ -97,7 +97,8 @@ pub(super) fn time(
     };
     // The first run touches the memory and is not counted, unless there is no time for another.
     let Some(first) = run() else { return Ok(None) };
-    Ok(if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) })
+    let left = left.as_secs_f64() - first.wall;
+    Ok(if first.wall > left { once(first) } else { measure(left, run) })
 }
 
 /// What a single run says, which is not much.
@@ -129,7 +130,8 @@ fn time_recorded(backend: &dyn Backend, call: &Call<'_>, left: Duration) -> Opti
         Some(Sample { wall: start.elapsed().as_secs_f64(), processor: None })
     };
     let first = run()?;
-    let together = if 2.0 * first.wall > left.as_secs_f64() { once(first) } else { measure(run) }?;
+    let left = left.as_secs_f64() - first.wall;
+    let together = if first.wall > left { once(first) } else { measure(left, run) }?;
     Some(Measured { seconds: together.seconds / TOGETHER as f64, ..together })
 }
 

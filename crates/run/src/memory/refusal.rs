@@ -14,7 +14,7 @@ pub struct Remedy {
     pub flag: String,
     /// What it changes, in words.
     pub change: String,
-    /// The least memory limit that would then do.
+    /// A memory limit that would then do. It is found in passing: the least of some is lower.
     pub least: Bytes,
 }
 
@@ -114,12 +114,18 @@ fn ways_out(flag: &str, asked: Bytes, higher: Remedy, others: &[Remedy], unit: U
     let ways: Vec<&Remedy> = std::iter::once(&higher).chain(others).collect();
     let flags = ways.iter().map(|way| way.flag.chars().count()).max().unwrap_or(0);
     let width = unit.width(ways.iter().map(|way| way.least));
+    let words = if others.is_empty() { "least".len() } else { "enough".len() };
     let mut lines = vec!["ways out:".to_string()];
     for way in ways {
         let is_kept = way.least <= asked || way.flag == higher.flag;
         let keeps = if is_kept { String::new() } else { format!(", with {flag} raised to that") };
-        let (least, unit) = (unit.figure(way.least), unit.name());
-        lines.push(format!("  {:<flags$}  least {least:>width$} {unit}  {}{keeps}", way.flag, way.change));
+        // Only of the step as it was asked for the least was looked for to the end.
+        let word = if way.flag == higher.flag { "least" } else { "enough" };
+        let (bytes, unit) = (unit.figure(way.least), unit.name());
+        lines.push(format!(
+            "  {:<flags$}  {word:<words$} {bytes:>width$} {unit}  {}{keeps}",
+            way.flag, way.change
+        ));
     }
     lines
 }
@@ -240,9 +246,9 @@ the heaviest tensors:
   16.0 MiB  up0/concat
    2.2 MiB  down3/weight
 ways out:
-  --memory 72.4MiB     least 72.3 MiB  a higher memory limit
-  --exact approximate  least 45.0 MiB  micro-batches
-  --batch 4            least 62.0 MiB  4 samples a step, with --memory raised to that";
+  --memory 72.4MiB     least  72.3 MiB  a higher memory limit
+  --exact approximate  enough 45.0 MiB  micro-batches
+  --batch 4            enough 62.0 MiB  4 samples a step, with --memory raised to that";
         assert_eq!(refusal.text(), expected);
     }
 
