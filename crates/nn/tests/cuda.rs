@@ -8,6 +8,9 @@ use plimsoll_testing::group;
 
 const BATCH: usize = 8;
 
+/// Losses, the whole state by name, and how much of it is on the host.
+type Trained = (Vec<f64>, Vec<(String, Vec<u8>)>, Bytes);
+
 /// The devices to compare with the CPU, or lines that say which are not there.
 fn devices() -> Vec<Device> {
     let found = [("emulator", Device::cuda_emulated(Bytes::mib(64))), ("card", Device::cuda(0))];
@@ -111,9 +114,8 @@ fn state_of_one_byte_a_number_may_live_on_the_host_with_the_same_bits() {
             (request.limit, request.host_limit, request.exactness) = (limit, host, Exactness::Bitwise);
             recipe
         };
-        // Losses, the whole state, and how much of it is on the host.
         let train = |limit: Option<Bytes>, host: Option<Bytes>| {
-            device.scope(|| -> Result<(Vec<f64>, Vec<(String, Vec<u8>)>, Bytes)> {
+            device.scope(|| -> Result<Trained> {
                 let mut training = Training::new(wide, recipe(limit, host), 3)?;
                 let x: Vec<f32> = (0..BATCH * 20).map(|i| ((i * 37 % 101) as f32 - 50.0) / 40.0).collect();
                 let y: Vec<i64> = (0..BATCH as i64).map(|i| i * 3 % 5).collect();
