@@ -1,4 +1,4 @@
-"""Losses of the user's own, followed into the operations of Keras that they call on labels and outputs."""
+"""Losses and metrics of the user's own, followed into the operations of Keras that they call on labels and outputs."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _means() -> Iterator[None]:
             kind.__call__ = original
 
 
-def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None) -> dict[str, Any]:
-    """A loss of the user's own as a model of labels and outputs."""
+def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None, is_metric: bool = False) -> dict[str, Any] | None:
+    """A loss of the user's own as a model of labels and outputs; of a metric nothing where it is one number for the batch."""
     import keras
 
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
@@ -83,6 +83,8 @@ def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None)
     try:
         with _means():
             result = call(*inputs)
+        if is_metric and len(result.shape) == 0:
+            return None
         graph = keras.Model(inputs, result, name="loss")
         whole = keras.saving.serialize_keras_object(graph)
     except Exception as error:
@@ -140,3 +142,33 @@ def follow(model: Any, read: Any, y: Any) -> Any:
     if isinstance(loss, (list, tuple)):
         return [put(one, i) for i, one in enumerate(loss)]
     return [put(loss, i) for i in range(len(outputs))]
+
+
+def follow_metrics(model: Any, read: Any, compiled: dict[str, Any], y: Any) -> None:
+    """Puts what functions of the user's own measure into the compile configuration. One that cannot be followed, or gives one number for a whole batch, stays
+    as it is stored, and is named when it is not counted."""
+    import keras
+
+    outputs = list(read.outputs)
+    names = [str(name) for name in (getattr(read, "output_names", None) or [f"output_{i}" for i in range(len(outputs))])]
+    shapes = _labels(y, names)
+
+    def put(own: Any, stored: Any, i: int | None) -> Any:
+        if isinstance(own, (list, tuple)) and isinstance(stored, (list, tuple)):
+            each = range(len(own)) if i is None else [i] * len(own)
+            return [put(one, other, at) for one, other, at in zip(own, stored, each)]
+        if isinstance(own, dict) and isinstance(stored, dict):
+            return {name: put(one, stored[name], names.index(name)) if name in names else stored[name] for name, one in own.items()}
+        is_function = callable(own) and not isinstance(own, (type, keras.metrics.Metric, keras.losses.Loss)) and not _is_kerass(own)
+        if not is_function or i is None or i >= len(outputs):
+            return stored
+        try:
+            followed = _followed(own, own, outputs[i], shapes[i], is_metric=True)
+        except PlimsollError:
+            return stored
+        return followed or stored
+
+    for key in ("metrics", "weighted_metrics"):
+        given = _given(model).get(key)
+        if given is not None and key in compiled:
+            compiled[key] = put(given, compiled[key], 0 if len(outputs) == 1 else None)

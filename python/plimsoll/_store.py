@@ -256,6 +256,8 @@ def live(
         whole = keras.saving.serialize_keras_object(read)
         if getattr(model, "compiled", False):
             whole["compile_config"] = model.get_compile_config()
+    if isinstance(whole.get("compile_config"), dict):
+        _own_losses.follow_metrics(model, read, whole["compile_config"], y)
     if has_own:
         whole["compile_config"]["loss"] = _own_losses.follow(model, read, y)
     whole = _whole(model, whole)

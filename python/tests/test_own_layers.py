@@ -293,3 +293,35 @@ def test_a_loss_that_looks_at_values_is_refused_by_name():
     x, y = data()
     with pytest.raises(plimsoll.PlimsollError, match="loss looks is not followed here"):
         plimsoll.fit(model, x, y[:, None].astype("float32"), verbose=0)
+
+
+def test_metrics_of_ones_own_are_counted():
+    import keras
+    from keras import layers, ops
+
+    def spread(y_true, y_pred):
+        return ops.max(y_pred, axis=-1) - ops.min(y_pred, axis=-1)
+
+    def hits(y_true, y_pred):
+        return ops.cast(ops.equal(ops.cast(y_true, "int32"), ops.cast(ops.argmax(y_pred, axis=-1), "int32")), "float32")
+
+    def whole(y_true, y_pred):
+        return ops.mean(y_pred)
+
+    def make(n):
+        model = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(3, activation="softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy", metrics=[spread, hits, "accuracy"], weighted_metrics=[spread])
+        return model, *data()
+
+    trains_as_in_keras(make)
+    model, x, y = make(N)
+    weight = np.random.default_rng(3).uniform(0, 2, N).astype("float32")
+    found = plimsoll.evaluate(model, x, y, sample_weight=weight, batch_size=BATCH, verbose=0, return_dict=True)
+    expected = model.evaluate(x, y, sample_weight=weight, batch_size=BATCH, verbose=0, return_dict=True)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
+    # The mean of a batch is not the mean of samples where the last one is short.
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[whole])
+    with pytest.warns(UserWarning, match="not counted: whole"):
+        plimsoll.evaluate(model, x, y, verbose=0)

@@ -15,6 +15,7 @@ use crate::loss::{OutputLoss, targets};
 use crate::metric_own::{Average, Counted, Share};
 use crate::named::Named;
 use crate::settings::Settings;
+use crate::traced_loss::TracedLoss;
 
 /// The most numbers of one metric.
 const MOST_NUMBERS: usize = 1 << 12;
@@ -42,6 +43,8 @@ pub(crate) struct Stored<'a> {
     is_weighted: bool,
     /// Of a metric that gives several numbers, which of them.
     which: Cell<Option<usize>>,
+    /// A function of the user's own, followed into operations.
+    traced: Option<TracedLoss>,
 }
 
 /// Settings that are read elsewhere or change nothing: labels of both kinds are taken, and labels are counted.
@@ -112,12 +115,16 @@ impl<'a> Stored<'a> {
         let read = Named::read(value, "a metric").and_then(|_| Named::read(meant, "a metric"));
         let (known, is_word) = read.as_ref().map_or((class, false), |named| (named.name, named.is_word));
         let name = config.get("name").and_then(Value::as_str).unwrap_or(known);
+        let traced = TracedLoss::is_stored(value).then(|| TracedLoss::read(value).ok()).flatten();
+        // All that is said of one that was followed is read with it.
+        let settings = if traced.is_some() { &EMPTY } else { config };
         Stored {
             name: name.to_string(),
             folded: read.as_ref().map_or(String::new(), Named::folded),
-            settings: Settings::new("a metric", known, config),
+            settings: Settings::new("a metric", known, settings),
             is_word: is_word && value.is_string(),
-            is_kerass: read.is_ok(),
+            is_kerass: read.is_ok() || traced.is_some(),
+            traced,
             is_weighted: false,
             which: Cell::new(None),
         }
@@ -317,6 +324,9 @@ impl Stored<'_> {
 
     /// A loss as a metric: its mean over samples.
     fn loss(&self, known: &str) -> Option<OutputLoss> {
+        if let Some(traced) = &self.traced {
+            return Some(OutputLoss::Traced(traced.clone()));
+        }
         let folded = match known {
             "logcosherror" => "logcosh",
             known => known,
