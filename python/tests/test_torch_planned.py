@@ -7,16 +7,9 @@ import copy
 import pytest
 
 import plimsoll
+from torch_modules import ready, tied
 
 pytestmark = pytest.mark.torch
-
-
-def _torch():
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    return torch
 
 
 def _convolutional(torch):
@@ -26,26 +19,9 @@ def _convolutional(torch):
     return net, nn.functional.cross_entropy, (torch.randn(8, 3, 24, 24), torch.randint(10, (8,)))
 
 
-class _Writer:
-    """A transformer block over tied words, which returns its loss by name."""
-
-    def __new__(cls, torch):
-        nn = torch.nn
-
-        class Tied(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.words = nn.Embedding(50, 32)
-                self.block = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-                self.head = nn.Linear(32, 50, bias=False)
-                self.head.weight = self.words.weight
-                self.unused = nn.Linear(3, 3)
-
-            def forward(self, tokens, labels):
-                logits = self.head(self.block(self.words(tokens)))
-                return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
-
-        return Tied(), None, {"tokens": torch.randint(50, (4, 12)), "labels": torch.randint(50, (4, 12))}
+def _writer(torch):
+    batch = {"tokens": torch.randint(50, (4, 12)), "labels": torch.randint(50, (4, 12))}
+    return tied(torch, 50, 32), None, batch
 
 
 def _allocated(torch, run):
@@ -60,9 +36,9 @@ def _allocated(torch, run):
     return made, peak
 
 
-@pytest.mark.parametrize("make", [_convolutional, _Writer])
+@pytest.mark.parametrize("make", [_convolutional, _writer])
 def test_a_planned_step_has_the_bits_of_eager_and_the_bytes_of_its_plan(make):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import planned
     from plimsoll.torch._planned import loss_of
 
@@ -93,7 +69,7 @@ def test_a_planned_step_has_the_bits_of_eager_and_the_bytes_of_its_plan(make):
 
 
 def test_a_limit_that_cannot_be_kept_is_refused_with_the_least():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import planned
 
     model, loss_fn, batch = _convolutional(torch)
@@ -105,7 +81,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_with_the_least():
 
 
 def test_training_goes_on_as_in_eager_pytorch():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import planned
 
     model, loss_fn, _ = _convolutional(torch)
@@ -126,7 +102,7 @@ def test_training_goes_on_as_in_eager_pytorch():
 
 
 def test_dropout_runs_once_and_is_kept():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import planned
 
     nn = torch.nn
@@ -145,7 +121,7 @@ def test_dropout_runs_once_and_is_kept():
 
 
 def test_what_does_not_fit_the_plan_is_refused_by_name():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import planned
 
     model, loss_fn, batch = _convolutional(torch)

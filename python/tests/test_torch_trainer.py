@@ -7,17 +7,10 @@ import copy
 import pytest
 
 import plimsoll
+from torch_modules import ready, tied
 
 pytestmark = pytest.mark.torch
 STEPS = 20
-
-
-def _torch():
-    import torch
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    return torch
 
 
 def _mlp(torch):
@@ -36,25 +29,8 @@ def _convolutional(torch):
 
 
 def _tied(torch):
-    nn = torch.nn
-
-    class Tied(nn.Module):
-        """A transformer block over tied words, which returns its loss by name; one layer is not used."""
-
-        def __init__(self):
-            super().__init__()
-            self.words = nn.Embedding(30, 16)
-            self.block = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
-            self.head = nn.Linear(16, 30, bias=False)
-            self.head.weight = self.words.weight
-            self.unused = nn.Linear(3, 3)
-
-        def forward(self, tokens, labels):
-            logits = self.head(self.block(self.words(tokens)))
-            return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
-
     batch = lambda: {"tokens": torch.randint(30, (4, 10)), "labels": torch.randint(30, (4, 10))}
-    return Tied(), None, [batch() for _ in range(4)]
+    return tied(torch, 30, 16), None, [batch() for _ in range(4)]
 
 
 def _eager(torch, model, loss_fn, optimizer, batches, steps, after=lambda: None):
@@ -91,9 +67,16 @@ def _same_optimizer(torch, ours, theirs, tolerance=1e-3):
                 assert torch.allclose(mine[key].double(), value.double(), rtol=tolerance, atol=tolerance * float(value.abs().max()) + 1e-7), (number, key)
 
 
+def _same(torch, trainer, ours, theirs):
+    """What the engine trained, brought back, against a module and an optimizer that PyTorch trained."""
+    trainer.sync()
+    _same_state(torch, ours[0], theirs[0])
+    _same_optimizer(torch, ours[1], theirs[1])
+
+
 @pytest.mark.parametrize("make", [_mlp, _convolutional, _tied])
 def test_twenty_steps_are_those_of_eager_and_go_on_there(make):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, batches = make(torch)
@@ -106,9 +89,7 @@ def test_twenty_steps_are_those_of_eager_and_go_on_there(make):
     losses = [trainer.step(batches[i % 4]) for i in range(STEPS)]
     wanted = _eager(torch, other, loss_fn, their, batches, STEPS)
     assert losses == pytest.approx(wanted, rel=1e-4, abs=1e-4)
-    trainer.sync()
-    _same_state(torch, model, other)
-    _same_optimizer(torch, own, their)
+    _same(torch, trainer, (model, own), (other, their))
     # PyTorch goes on with what was trained here, and a new trainer with what PyTorch did since.
     _eager(torch, model, loss_fn, own, batches, 2)
     wanted = _eager(torch, other, loss_fn, their, batches, 4)
@@ -130,7 +111,7 @@ def test_twenty_steps_are_those_of_eager_and_go_on_there(make):
     ],
 )
 def test_every_optimizer_moves_as_pytorchs(name, settings):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, batches = _mlp(torch)
@@ -139,13 +120,11 @@ def test_every_optimizer_moves_as_pytorchs(name, settings):
     trainer = Trainer(model, loss_fn, own, check=False)
     losses = [trainer.step(batches[i % 4]) for i in range(STEPS)]
     assert losses == pytest.approx(_eager(torch, other, loss_fn, their, batches, STEPS), rel=1e-4, abs=1e-4)
-    trainer.sync()
-    _same_state(torch, model, other)
-    _same_optimizer(torch, own, their)
+    _same(torch, trainer, (model, own), (other, their))
 
 
 def test_groups_frozen_parameters_and_a_scheduler_are_obeyed():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, batches = _mlp(torch)
@@ -166,9 +145,7 @@ def test_groups_frozen_parameters_and_a_scheduler_are_obeyed():
         own_rates.step()
     assert losses == pytest.approx(_eager(torch, other, loss_fn, their, batches, STEPS, their_rates.step), rel=1e-4, abs=1e-4)
     before = model[4].bias.clone()
-    trainer.sync()
-    _same_state(torch, model, other)
-    _same_optimizer(torch, own, their)
+    _same(torch, trainer, (model, own), (other, their))
     assert torch.equal(model[4].bias, before)
     own.param_groups[0]["betas"] = (0.5, 0.999)
     with pytest.raises(plimsoll.PlimsollError, match="beta1 of group 0 changed"):
@@ -176,7 +153,7 @@ def test_groups_frozen_parameters_and_a_scheduler_are_obeyed():
 
 
 def test_clipping_and_accumulation_are_pytorchs():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, batches = _mlp(torch)
@@ -195,13 +172,11 @@ def test_clipping_and_accumulation_are_pytorchs():
             their.step()
             their.zero_grad()
     assert losses == pytest.approx(wanted, rel=1e-4, abs=1e-4)
-    trainer.sync()
-    _same_state(torch, model, other)
-    _same_optimizer(torch, own, their)
+    _same(torch, trainer, (model, own), (other, their))
 
 
 def test_a_loader_with_a_smaller_last_batch_is_fitted_evaluated_and_predicted():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, _ = _convolutional(torch)
@@ -225,7 +200,7 @@ def test_a_loader_with_a_smaller_last_batch_is_fitted_evaluated_and_predicted():
 
 
 def test_a_limit_splits_the_batch_with_the_same_losses_and_one_too_small_is_refused():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn
@@ -249,7 +224,7 @@ def test_a_limit_splits_the_batch_with_the_same_losses_and_one_too_small_is_refu
 
 
 def test_gradients_that_do_not_pass_through_the_export_are_refused():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     class Doubled(torch.autograd.Function):
@@ -288,7 +263,7 @@ def test_gradients_that_do_not_pass_through_the_export_are_refused():
     ],
 )
 def test_what_is_not_followed_is_refused_by_name(make, words):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, _ = _mlp(torch)
@@ -297,7 +272,7 @@ def test_what_is_not_followed_is_refused_by_name(make, words):
 
 
 def test_dropout_is_drawn_anew_at_every_step_and_not_in_evaluation():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn

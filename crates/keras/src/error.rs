@@ -4,6 +4,9 @@ use plimsoll_formats::keras;
 use plimsoll_nn::blocks::Unwritable;
 pub(crate) use plimsoll_nn::blocks::refuse;
 
+/// What the bridge's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// Why a Keras model cannot be used, trained or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -49,9 +52,6 @@ pub enum Error {
     #[error(transparent)]
     Run(#[from] plimsoll_run::Error),
 }
-
-/// What the bridge's functions return.
-pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn config(place: impl Into<String>, why: impl Into<String>) -> Error {

@@ -1,5 +1,7 @@
 //! Turns a NumPy array into bytes that are read where they lie, and bytes into what NumPy reads.
 
+use std::io;
+
 use plimsoll::internals::formats::Element;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -71,4 +73,19 @@ pub fn element(name: &str) -> PyResult<Element> {
     Element::from_numpy(name).ok_or_else(|| {
         PyTypeError::new_err(format!("arrays of {name} are not taken; convert it to float32 or int64"))
     })
+}
+
+/// Reads an array of a store, which answers to `read(name)`, into a buffer of the size that the array had `then`.
+pub fn read_into(store: &Py<PyAny>, name: &str, buffer: &mut [u8], then: &str) -> io::Result<()> {
+    let read = |py: Python<'_>| -> PyResult<()> {
+        let array = Array::new(&store.bind(py).call_method1("read", (name,))?)?;
+        let bytes = array.as_ref();
+        if bytes.len() != buffer.len() {
+            let (found, expected) = (bytes.len(), buffer.len());
+            return Err(PyValueError::new_err(format!("it has {found} bytes now and had {expected} {then}")));
+        }
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    };
+    Python::attach(read).map_err(io::Error::other)
 }

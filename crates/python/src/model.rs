@@ -11,7 +11,7 @@ use plimsoll::prelude::*;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::array::{Array, element};
+use crate::array::{self, element};
 use crate::call;
 use crate::errors::{Failure, plain};
 
@@ -23,18 +23,7 @@ struct Variables(Py<PyAny>);
 
 impl Values for Variables {
     fn read_into(&self, path: &str, buffer: &mut [u8]) -> io::Result<()> {
-        let read = |py: Python<'_>| -> PyResult<()> {
-            let array = Array::new(&self.0.bind(py).call_method1("read", (path,))?)?;
-            let bytes = array.as_ref();
-            if bytes.len() != buffer.len() {
-                let (found, expected) = (bytes.len(), buffer.len());
-                let why = format!("it has {found} bytes now and had {expected} when the model was read");
-                return Err(pyo3::exceptions::PyValueError::new_err(why));
-            }
-            buffer.copy_from_slice(bytes);
-            Ok(())
-        };
-        Python::attach(read).map_err(io::Error::other)
+        array::read_into(&self.0, path, buffer, "when the model was read")
     }
 }
 

@@ -14,7 +14,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::array::Array;
+use crate::array::{self, Array};
 use crate::call::{self, held, run_again, run_beside};
 use crate::device::device;
 use crate::errors::{Failure, plain};
@@ -29,18 +29,7 @@ struct Tensors(Py<PyAny>);
 
 impl Values for Tensors {
     fn read_into(&self, name: &str, buffer: &mut [u8]) -> io::Result<()> {
-        let read = |py: Python<'_>| -> PyResult<()> {
-            let array = Array::new(&self.0.bind(py).call_method1("read", (name,))?)?;
-            let bytes = array.as_ref();
-            if bytes.len() != buffer.len() {
-                let (found, expected) = (bytes.len(), buffer.len());
-                let why = format!("it has {found} bytes now and had {expected} when the module was exported");
-                return Err(PyValueError::new_err(why));
-            }
-            buffer.copy_from_slice(bytes);
-            Ok(())
-        };
-        Python::attach(read).map_err(io::Error::other)
+        array::read_into(&self.0, name, buffer, "when the module was exported")
     }
 }
 

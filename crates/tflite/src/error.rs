@@ -1,20 +1,14 @@
 //! What can be wrong with a TensorFlow Lite model: always the place in it and the reason.
 
-use std::io;
-
+use plimsoll_formats::FileError;
 use plimsoll_nn::blocks::Unwritable;
 
 /// Why a model cannot be read, used or written as TensorFlow Lite's.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system refused to read or write.
-    #[error("{file}: it could not be read or written: {why}")]
-    Io {
-        /// The file.
-        file: String,
-        /// What the system said.
-        why: io::Error,
-    },
+    /// The file could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is not what the schema says.
     #[error("{what}: {why}")]
     Damaged {

@@ -1,6 +1,7 @@
 //! Collects the nodes and stored tensors of a graph that is being written, with names for its values.
 //!
-//! What becomes of each op of ours is in `ops`; those that become several nodes have files of their own (`batch_norm`, `recurrent`).
+//! What becomes of each op of ours is in `ops`, and in `elements` for those that go element by element; those that become several nodes have
+//! files of their own (`batch_norm`, `recurrent`).
 
 use plimsoll_graph::{DType, Graph, Node, TensorOps, Type, ValueId};
 use plimsoll_nn::Predicting;

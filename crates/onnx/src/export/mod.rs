@@ -5,6 +5,7 @@
 //! anything is written.
 
 mod batch_norm;
+mod elements;
 mod emit;
 mod ops;
 mod recurrent;

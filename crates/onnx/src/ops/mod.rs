@@ -7,6 +7,7 @@ mod matmul;
 mod norm;
 mod quantize;
 mod reduce;
+mod resize;
 mod sequence;
 mod shape;
 mod spatial;
@@ -22,7 +23,7 @@ pub(crate) type Handler = fn(&mut Call<'_>) -> Result<Vec<Value>>;
 /// The ops of a family.
 pub(crate) type Table = &'static [(&'static str, Handler)];
 
-const TABLES: [Table; 10] = [
+const TABLES: [Table; 11] = [
     element::TABLE,
     index::TABLE,
     loss::TABLE,
@@ -30,6 +31,7 @@ const TABLES: [Table; 10] = [
     norm::TABLE,
     quantize::TABLE,
     reduce::TABLE,
+    resize::TABLE,
     sequence::TABLE,
     shape::TABLE,
     spatial::TABLE,

@@ -59,21 +59,19 @@ struct ManagedVersioned {
     tensor: DlTensor,
 }
 
-/// Every type of elements with DLPack's name for it: signed, unsigned, float, bfloat and bool are 0, 1, 2, 4 and 6.
-const TYPES: [(DType, u8, u8); 12] = [
-    (DType::F64, 2, 64),
-    (DType::F32, 2, 32),
-    (DType::F16, 2, 16),
-    (DType::BF16, 4, 16),
-    (DType::I64, 0, 64),
-    (DType::I32, 0, 32),
-    (DType::I16, 0, 16),
-    (DType::I8, 0, 8),
-    (DType::U32, 1, 32),
-    (DType::U16, 1, 16),
-    (DType::U8, 1, 8),
-    (DType::Bool, 6, 8),
+/// DLPack's kinds of numbers, and our types of each kind.
+const KINDS: [(u8, &[DType]); 5] = [
+    (0, &[DType::I64, DType::I32, DType::I16, DType::I8]),
+    (1, &[DType::U32, DType::U16, DType::U8]),
+    (2, &[DType::F64, DType::F32, DType::F16]),
+    (4, &[DType::BF16]),
+    (6, &[DType::Bool]),
 ];
+
+/// Every type of elements with the kind and the bits that DLPack knows it by.
+fn types() -> impl Iterator<Item = (DType, u8, u8)> {
+    KINDS.into_iter().flat_map(|(kind, types)| types.iter().map(move |&ty| (ty, kind, 8 * ty.bytes() as u8)))
+}
 
 /// What a capsule of ours keeps until its taker lets go of it. The tensor's memory is read until then.
 struct Lent {
@@ -94,7 +92,7 @@ impl Drop for Lent {
 /// A tensor as DLPack describes it, with what keeps it there.
 fn lent(tensor: Engine) -> Result<(DlTensor, Box<Lent>), plimsoll::internals::run::Error> {
     let address = tensor.address()?;
-    let (code, bits) = TYPES.iter().find(|row| row.0 == tensor.dtype()).map_or((3, 8), |row| (row.1, row.2));
+    let (code, bits) = types().find(|row| row.0 == tensor.dtype()).map_or((3, 8), |row| (row.1, row.2));
     let shape: Vec<i64> = tensor.shape().iter().map(|&n| n as i64).collect();
     let mut strides = vec![1; shape.len()];
     for axis in (1..shape.len()).rev() {
@@ -303,7 +301,7 @@ impl Drop for Taken {
 /// The type of a tensor of another library, and where it begins.
 fn described(tensor: &DlTensor) -> PyResult<(Type, *const u8)> {
     let DlType { code, bits, lanes } = tensor.dtype;
-    let dtype = TYPES.iter().find(|row| (row.1, row.2) == (code, bits) && lanes == 1).map(|row| row.0);
+    let dtype = types().find(|row| (row.1, row.2) == (code, bits) && lanes == 1).map(|row| row.0);
     let dtype = dtype.ok_or_else(|| {
         let why = format!("elements of DLPack's kind {code} with {bits} bits in {lanes} lanes are not taken");
         PyTypeError::new_err(why)

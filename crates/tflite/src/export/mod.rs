@@ -13,7 +13,7 @@ mod spatial;
 use std::io::Write;
 use std::path::Path;
 
-use plimsoll_formats::durable;
+use plimsoll_formats::{FileError, durable};
 use plimsoll_graph::Type;
 use plimsoll_nn::blocks::read_back::{self, Alike};
 use plimsoll_nn::{Model, Param, Predicting};
@@ -120,7 +120,6 @@ pub fn write_model(
         _ => Vec::new(),
     };
     let file = path.as_ref();
-    durable::write_file(file, |out| out.write_all(&bytes))
-        .map_err(|why| Error::Io { file: file.display().to_string(), why })?;
+    durable::write_file(file, |out| out.write_all(&bytes)).map_err(|why| FileError::io(file, why))?;
     Ok(Written { bytes: bytes.len(), ops: back.ops.len(), distance, floats: quantized.floats, errors })
 }

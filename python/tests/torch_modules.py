@@ -1,0 +1,32 @@
+"""Modules of PyTorch that several tests train, and PyTorch made ready for a test."""
+
+from __future__ import annotations
+
+
+def ready():
+    """PyTorch on one thread, with random numbers from their beginning."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return torch
+
+
+def tied(torch, words, width):
+    """A transformer block over tied words, which returns its loss by name; one layer is not used."""
+    nn = torch.nn
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(words, width)
+            self.block = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+            self.head = nn.Linear(width, words, bias=False)
+            self.head.weight = self.words.weight
+            self.unused = nn.Linear(3, 3)
+
+        def forward(self, tokens, labels):
+            logits = self.head(self.block(self.words(tokens)))
+            return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+    return Tied()
