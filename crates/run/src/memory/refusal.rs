@@ -299,8 +299,8 @@ a host memory limit of 700 MiB cannot be kept: the least for this training is 79
   pipeline    3.0 MiB
   staging     6.5 MiB
 ways out:
-  --host-memory 795.5MiB  least 795.5 MiB  a higher limit of the host's memory
-  --batch 4               least 790.0 MiB  4 samples, with --host-memory raised to that";
+  --host-memory 795.5MiB  least  795.5 MiB  a higher limit of the host's memory
+  --batch 4               enough 790.0 MiB  4 samples, with --host-memory raised to that";
         assert_eq!(HostRefusal { account: &account, least, ways: &ways }.text(), expected);
         let machine = HostAccount { is_given: false, ..account };
         let text = HostRefusal { account: &machine, least, ways: &[] }.text();
