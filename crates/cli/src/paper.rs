@@ -112,28 +112,28 @@ impl Paper {
         Paper { tokens_s: tokens_s(&sizes, machine, imagined, rows, tokens), machine: machine.name.clone() }
     }
 
-    /// Tokens a second with what a plan computes again instead, which makes its step so many times as long as without.
-    fn planned(&self, longer: f64) -> f64 {
-        self.tokens_s[0] / longer
-    }
-
-    pub fn text(&self, longer: f64) -> String {
+    /// As a sentence. `longer` is how many times as long a plan's step is by what it computes again, where there is a plan.
+    pub fn text(&self, longer: Option<f64>) -> String {
         let each = Again::ALL.iter().zip(self.tokens_s);
         let each: Vec<String> =
             each.map(|(again, tokens)| format!("{tokens:.0} computing {} again", again.name())).collect();
-        let planned = self.planned(longer);
+        let [nothing, half, _] = self.tokens_s;
+        let planned = longer.map_or(String::new(), |longer| {
+            let (planned, more) = (nothing / longer, 100.0 * (nothing / longer / half - 1.0));
+            format!("; with what this plan computes again {planned:.0}, {more:+.1} % on every second product")
+        });
         format!(
-            "on paper, fully sharded on {} with kernels as other systems have them (docs/guide: Several ranks), tokens/s a card: {}; with what this plan computes again {planned:.0}, \
-             {:+.1} % on every second product",
+            "on paper, fully sharded on {} with kernels as other systems have them, tokens/s a card: {}{planned}",
             self.machine,
-            each.join(", "),
-            100.0 * (planned / self.tokens_s[1] - 1.0)
+            each.join(", ")
         )
     }
 
-    pub fn json(&self, longer: f64) -> Value {
+    /// The same for programs.
+    pub fn json(&self, longer: Option<f64>) -> Value {
         let [nothing, half, all] = self.tokens_s;
-        json!({ "nothing_again": nothing, "half_again": half, "all_again": all, "planned": self.planned(longer) })
+        let planned = longer.map(|longer| nothing / longer);
+        json!({ "nothing_again": nothing, "half_again": half, "all_again": all, "planned": planned })
     }
 }
 

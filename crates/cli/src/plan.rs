@@ -204,11 +204,11 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
             }
             let limit = trainer.request().limit;
             // How much longer a step takes by what a plan computes again.
-            let mut longer = 1.0;
+            let mut longer = None;
             let (mut line, mut text) = match trainer.plan(&data) {
                 Ok(plan) => {
                     let info = plan.figures.clone();
-                    longer = info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE);
+                    longer = Some(info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE));
                     drop(plan);
                     let frontier = match args.no_frontier || limit.is_some() {
                         true => None,

@@ -1,7 +1,7 @@
 //! The builder: what the user says of a pipeline, until it runs.
 //!
 //! Constructors stand with the source that they open (`open/`, `source/random`), and stages that are a subject of their own with that
-//! (`cache`, `classes`, `augment`, `batch_map`, `combine`, `held_back`).
+//! (`cache`, `classes`, `augment`, `batch_map`, `combine`, `held_back`, `digest`).
 
 use std::sync::Arc;
 

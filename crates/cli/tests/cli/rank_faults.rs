@@ -56,6 +56,21 @@ fn parsed(stdout: &str) -> Vec<Value> {
     stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
+/// Whether a folder has a checkpoint that is whole.
+fn has_checkpoints(folder: &Path) -> bool {
+    folder.read_dir().is_ok_and(|mut all| {
+        all.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("step-"))
+    })
+}
+
+/// A rank's command by another program, or with other words.
+fn changed(own: &Command, program: &Path, words: &Command) -> Command {
+    let mut command = Command::new(program);
+    command.args(words.get_args());
+    command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
 /// How many times a rank is killed: in a loop of twenty where that is asked for.
 fn kills() -> u64 {
     std::env::var("PLIMSOLL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
@@ -65,7 +80,7 @@ fn kills() -> u64 {
 fn a_rank_that_is_killed_at_any_moment_loses_nothing_but_the_steps_since_the_last_checkpoint() {
     let scratch = Scratch::new("rank-kills");
     let out = scratch.path("run");
-    let n = 100 * kills();
+    let n = 60 * kills();
     let words = format!("train {SMALL} --precision f64 --epochs {n} --checkpoint-every 3 --parallel shard");
     let whole = format!("{words} --ranks 2 --out {}", scratch.path("whole"));
     let whole = lines(&whole.split(' ').collect::<Vec<_>>()).unwrap();
@@ -94,10 +109,7 @@ fn a_rank_that_is_killed_at_any_moment_loses_nothing_but_the_steps_since_the_las
         }
         let rank = format!("rank {who}");
         assert!(why.contains(&rank), "killed after {after:?}: {why}");
-        let has_checkpoints = Path::new(&out).join("checkpoints").read_dir().is_ok_and(|mut all| {
-            all.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("step-"))
-        });
-        if has_checkpoints {
+        if has_checkpoints(&Path::new(&out).join("checkpoints")) {
             assert!(why.contains("the last checkpoint is"), "killed after {after:?}: {why}");
         }
         all.extend(parsed(if who == 0 { &of_killed } else { &said }));
@@ -134,7 +146,7 @@ fn the_first_rank_that_hangs_is_named_by_the_others_with_the_last_checkpoint() {
     let mut children = start(&scratch, ranks(3, &words));
     let checkpoints = Path::new(&out).join("checkpoints");
     let until = Instant::now() + Duration::from_secs(60);
-    while !checkpoints.read_dir().is_ok_and(|mut all| all.next().is_some()) {
+    while !has_checkpoints(&checkpoints) {
         assert!(Instant::now() < until, "no checkpoint");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -199,10 +211,7 @@ fn another_program_and_other_data_are_refused_by_name() {
     std::fs::write(&other, bytes).unwrap();
     let permissions = program.metadata().unwrap().permissions();
     std::fs::set_permissions(&other, permissions).unwrap();
-    let mut changed = Command::new(&other);
-    changed.args(commands[1].get_args());
-    changed.envs(commands[1].get_envs().filter_map(|(name, value)| Some((name, value?))));
-    commands[1] = changed;
+    commands[1] = changed(&commands[1], Path::new(&other), &commands[1]);
     let said: Vec<String> = run(commands).into_iter().filter_map(Result::err).collect();
     assert_eq!(said.len(), 2, "{said:?}");
     let all = said.join(" ");
@@ -215,30 +224,17 @@ fn another_program_and_other_data_are_refused_by_name() {
         path
     };
     let (one, two) = (table("one.csv", 0), table("two.csv", 1));
-    let words = |data: &str| {
-        format!(
-            "train mlp --data {data} --width 4 --batch 8 --epochs 1 --threads 1 --json --out {}",
-            scratch.path("data")
-        )
+    let with = |data: &str, out: &str| {
+        let words = "train mlp --width 4 --batch 8 --epochs 1 --threads 1 --json";
+        let two = |data: &str| ranks(2, &format!("{words} --data {data} --out {}", scratch.path(out)));
+        let mut commands = two(&one);
+        commands[1] = changed(&commands[1], &program, &two(data)[1]);
+        run(commands)
     };
-    let mut commands = ranks(2, &words(&one));
-    let other = ranks(2, &words(&two)).remove(1);
-    let mut changed = Command::new(commands[1].get_program());
-    changed.args(other.get_args());
-    changed.envs(commands[1].get_envs().filter_map(|(name, value)| Some((name, value?))));
-    commands[1] = changed;
-    let said: Vec<String> = run(commands).into_iter().filter_map(Result::err).collect();
+    let said: Vec<String> = with(&two, "two").into_iter().filter_map(Result::err).collect();
     let all = said.join(" ");
     assert_eq!(said.len(), 2, "{all}");
     assert!(all.contains("the digest of the data's samples is '"), "{all}");
     // The same samples elsewhere are the same.
-    let three = table("three.csv", 0);
-    let mut commands = ranks(2, &words(&one));
-    let other = ranks(2, &words(&three)).remove(1);
-    let mut moved = Command::new(commands[1].get_program());
-    moved.args(other.get_args());
-    moved.envs(commands[1].get_envs().filter_map(|(name, value)| Some((name, value?))));
-    commands[1] = moved;
-    let said = run(commands);
-    assert_eq!(wrong(&said), "");
+    assert_eq!(wrong(&with(&table("three.csv", 0), "three")), "");
 }

@@ -1,12 +1,13 @@
 //! Turns a graph into a better graph that computes the same bits.
 //!
 //! Read in the order they run: [`share`] (equal nodes once), [`fold_relu_into_norm`], [`compact`] (bits instead of values for relu),
-//! [`fold_tails`] (bias and activation into products), [`fuse`] (elementwise chains), [`remove_dead`]. Every pass
+//! [`fold_tails`] (bias and activation into products), [`fuse`] (elementwise chains), [`exchange_early`] (between ranks), [`remove_dead`]. Every pass
 //! keeps names, source lines, scopes and phases, the order of inputs and outputs, and the order of what it does not
 //! touch: that order is the order of execution.
 
 mod compact;
 mod dead;
+mod early;
 mod fuse;
 mod norm_relu;
 pub(crate) mod rewrite;
@@ -16,6 +17,7 @@ mod tail;
 
 pub use compact::compact;
 pub use dead::remove_dead;
+pub use early::exchange_early;
 pub use fuse::fuse;
 pub use norm_relu::fold_relu_into_norm;
 pub use share::share;
@@ -40,6 +42,6 @@ pub fn optimize(graph: &Graph) -> Result<Graph> {
     let graph = fold_relu_into_norm(&graph)?;
     let graph = compact(&graph)?;
     let graph = fold_tails(&graph)?;
-    let graph = fuse(&graph)?;
+    let graph = exchange_early(&fuse(&graph)?)?;
     remove_dead(&graph)
 }
