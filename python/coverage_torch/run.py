@@ -1,9 +1,9 @@
-"""How many models of torchvision, timm and transformers train here as they do in PyTorch.
+"""How many models of torchvision, timm and transformers, and ones written by hand, train here as they do in PyTorch.
 
-    python python/coverage_torch/run.py [--only REGEX] [--workers N] [--seconds 300] [--kept results.jsonl] [--write docs/torch-coverage.md]
+    python python/coverage_torch/run.py [--only REGEX] [--workers N] [--together N] [--seconds 300] [--kept results.jsonl] [--write docs/torch-coverage.md]
 
 Every model has random weights and tiny inputs, dropout off, and is in training mode. It is exported, handed to the engine, and compared with eager
-PyTorch. One process a model, ended after so many seconds; rows are kept as they come, so that a run that was ended goes on where it was. The package
+PyTorch. A process a model (or for several small ones), ended after so many seconds; rows are kept as they come, so that a run that was ended goes on where it was. The package
 must be importable (``PYTHONPATH``). Nothing is left out of the table that was tried.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
@@ -23,23 +24,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-FORWARD, GRADIENTS, IN_F64, STEPS = 1e-4, 1e-3, 1e-8, 1e-3
+from verdict import FORWARD, GRADIENTS, IN_F64, STEPS, verdict  # noqa: E402
 
 
-def verdict(row: dict[str, Any]) -> dict[str, bool]:
-    """What of a row is equal. A net that makes much of rounding makes as much of PyTorch's own: in f32 three times that passes, if it is equal in f64."""
-    is_forward = row.get("forward", 1.0) <= FORWARD
-    f64 = row.get("f64")
-    is_exact = isinstance(f64, float) and f64 <= (GRADIENTS / 10 if row.get("f32_inside") else IN_F64)
-    noise = row.get("noise", 0.0) if is_exact or f64 is None else 0.0
-    steps_noise = row.get("steps_noise", 0.0) if is_exact or f64 is None else 0.0
-    is_gradients = row.get("gradients", 1.0) <= max(GRADIENTS, 3 * noise) and (f64 is None or is_exact)
-    is_steps = row.get("steps", 1.0) <= max(STEPS, 3 * steps_noise)
-    return {"loads": row.get("loads") is True, "forward": is_forward, "gradients": is_gradients, "steps": is_steps, "all": is_forward and is_gradients and is_steps}
-
-
-def one(name: str) -> None:
-    """Prints the row of one model, as the last line."""
+def each(names: list[str]) -> None:
+    """Prints the rows of models, one a line."""
     warnings.filterwarnings("ignore")
     import torch
 
@@ -47,26 +36,29 @@ def one(name: str) -> None:
     from models import LIBRARIES
 
     torch.set_num_threads(1)
-    library = name.split("/")[0]
-    make = dict(LIBRARIES[library]())[name]
-    try:
-        row = compared(make)
-    except Exception as error:
-        row = {"failed": f"{type(error).__name__}: {error}".split("\n")[0][:200]}
-    print(json.dumps({"name": name, **row}), flush=True)
+    for name in names:
+        make = dict(LIBRARIES[name.split("/")[0]]())[name]
+        try:
+            row = compared(make)
+        except Exception as error:
+            row = {"failed": f"{type(error).__name__}: {error}".split("\n")[0][:200]}
+        print(json.dumps({"name": name, "torch": torch.__version__.split("+")[0], **row}), flush=True)
 
 
-def asked(name: str, seconds: int) -> dict[str, Any]:
-    """The row of one model, from a process of its own."""
+def asked(names: list[str], seconds: int, core: int | None = None) -> list[dict[str, Any]]:
+    """The rows of models, from a process of their own, on one core where that can be said."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    bound = None if core is None else lambda: os.sched_setaffinity(0, {core})
     try:
-        ran = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True, timeout=seconds, env=environment)
-    except subprocess.TimeoutExpired:
-        return {"name": name, "failed": f"not done after {seconds} s"}
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        return {"name": name, "failed": f"ended with {ran.returncode}: {ran.stderr.strip()[-160:]}"}
-    return json.loads(lines[-1])
+        ran = subprocess.run([sys.executable, __file__, "--each", *names], capture_output=True, text=True, timeout=seconds * len(names), env=environment, preexec_fn=bound)
+        said, why = ran.stdout, f"ended with {ran.returncode}: {ran.stderr.strip()[-160:]}"
+    except subprocess.TimeoutExpired as late:
+        said, why = (late.stdout or b"").decode(), f"not done after {seconds} s"
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    done = {row["name"] for row in rows}
+    # Of several in one process those that come after one that ended it are left for another run.
+    left = [name for name in names if name not in done][:1]
+    return rows + [{"name": name, "failed": why} for name in left]
 
 
 def names() -> list[str]:
@@ -76,15 +68,14 @@ def names() -> list[str]:
     for library, listed in LIBRARIES.items():
         try:
             found += [name for name, _ in listed()]
-        except ImportError as error:
+        except (ImportError, RuntimeError) as error:
             print(f"{library} is not there: {error}", file=sys.stderr)
     return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The page."""
-    import torch
-
+    versions = " and ".join(sorted({row["torch"] for row in rows if "torch" in row}))
     judged = [(row, verdict(row)) for row in sorted(rows, key=lambda row: row["name"])]
     count = lambda key: sum(found[key] for _, found in judged)
     n = max(1, len(judged))
@@ -92,11 +83,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# PyTorch models, held against PyTorch",
         "",
-        f"Made by `python/coverage_torch/run.py` with PyTorch {torch.__version__.split('+')[0]}: random weights, tiny inputs, training mode, dropout off, on a CPU. *forward*: the",
+        f"Made by `python/coverage_torch/run.py` with PyTorch {versions}: random weights, tiny inputs, training mode, dropout off, on a CPU. *forward*: the",
         f"loss against eager PyTorch in f32 (equal to {FORWARD:g}). *gradients*: of every parameter against eager PyTorch in f64, the largest difference of an element as a share of",
-        f"the largest element of that gradient, computed here in f32 (equal to {GRADIENTS:g}; in brackets how far PyTorch's own f32 is from it, of which three times passes where",
+        f"the largest element of that gradient (or of a thousandth of the largest of all, in f64 of a ten-thousandth, where it is smaller), computed here in f32 (equal to {GRADIENTS:g}; in brackets how far PyTorch's own f32 is from it, of which three times passes where",
         f"f64 is equal) and in f64 (equal to {IN_F64:g}; where a model computes a part in f32 whatever it is given, to {GRADIENTS / 10:g}; models of more than 40 million elements are not tried in f64). *steps*: the losses of five steps of plain descent ({STEPS:g}). Where",
-        "an activation stands at the kink of a ReLU, rounding decides on which side, in PyTorch as here: in f32 up to three draws of weights and inputs are tried, and the nearest counts.",
+        "an activation stands at the kink of a ReLU, rounding decides on which side, in PyTorch as here: PyTorch's own f32 is that of its plain run and, where that does not do, of the batch",
+        "from its last sample to its first and of PyTorch without oneDNN, the farthest of them; and up to three draws of weights and inputs are tried, of which the nearest counts.",
         "",
         f"{len(judged)} models: {share('loads')} load, {share('forward')} equal in the forward pass, {share('gradients')} in gradients, {share('steps')} in steps, **{share('all')} in all**.",
         "",
@@ -118,7 +110,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--one", metavar="NAME", help="print the row of one model as JSON")
+    words.add_argument("--each", nargs="+", metavar="NAME", help="print the rows of these models as JSON")
+    words.add_argument("--together", type=int, default=1, help="models in one process: small ones take less time than a process needs to begin")
     words.add_argument("--only", metavar="REGEX", help="models whose names have this in them")
     words.add_argument("--workers", type=int, default=1, help="processes at a time")
     words.add_argument("--seconds", type=int, default=300, help="the most for one model")
@@ -127,8 +120,8 @@ def main() -> None:
     words.add_argument("--list", action="store_true", help="print the names and end")
     words.add_argument("--write", type=Path, metavar="PAGE", help="write the table of all rows that are kept")
     given = words.parse_args()
-    if given.one:
-        return one(given.one)
+    if given.each:
+        return each(given.each)
     wanted = [name for name in names() if not given.only or re.search(given.only, name)]
     if given.list:
         return print("\n".join(wanted))
@@ -139,18 +132,25 @@ def main() -> None:
             rows[row["name"]] = row
     todo = [name for name in wanted if name not in rows or (given.again and not verdict(rows[name])["all"])]
     lock = threading.Lock()
+    cores: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    there = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    for worker in range(given.workers):
+        cores.put(there[worker] if worker < len(there) and given.workers > 1 else None)
 
-    def run(name: str) -> None:
-        row = asked(name, given.seconds)
+    def run(names: list[str]) -> None:
+        core = cores.get()
+        found = asked(names, given.seconds, core)
+        cores.put(core)
         with lock:
-            rows[name] = row
-            with given.kept.open("a", encoding="utf-8") as kept:
-                kept.write(json.dumps(row) + "\n")
-            words = "equal" if verdict(row)["all"] else json.dumps({key: value for key, value in row.items() if key not in ("name", "elements", "seconds")})
-            print(f"{len(rows)}/{len(rows) + len([n for n in todo if n not in rows])} {name}: {words}", flush=True)
+            for row in found:
+                rows[row["name"]] = row
+                with given.kept.open("a", encoding="utf-8") as kept:
+                    kept.write(json.dumps(row) + "\n")
+                words = "equal" if verdict(row)["all"] else json.dumps({key: value for key, value in row.items() if key not in ("name", "elements", "seconds")})
+                print(f"{len(rows)} {row['name']}: {words}", flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
-        for done in [pool.submit(run, name) for name in todo]:
+        for done in [pool.submit(run, todo[at : at + given.together]) for at in range(0, len(todo), given.together)]:
             done.result()
     if given.write:
         given.write.write_text(table(list(rows.values())), encoding="utf-8")

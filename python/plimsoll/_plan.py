@@ -83,6 +83,17 @@ class Plan:
         self.rows: list[tuple[str, int]] = [*held, ("python", self.python)]
 
     @property
+    def transposes(self) -> tuple[int, float]:
+        """How many tensors a step copies with their axes in another order, and the share of its predicted time that this takes, done again or not.
+
+        Convolutions of PyTorch run channels-last here and keep what they give so: of a convolutional net one is left, that of its pictures.
+        """
+        steps = json.loads(self._document)["step"]["instructions"]
+        found = [step for step in steps if step["op"] == "transpose"]
+        took, whole = (sum(step.get("us", 0.0) for step in some) for some in (found, steps))
+        return sum(step["what"] == "run" for step in found), took / whole if whole else 0.0
+
+    @property
     def report(self) -> Report:
         """The plan as a page, step by step."""
         return Report(self._document)

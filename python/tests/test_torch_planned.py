@@ -140,3 +140,78 @@ def test_what_does_not_fit_the_plan_is_refused_by_name():
     frozen[0].weight.requires_grad_(False)
     planned(frozen, loss_fn, batch)(batch)
     assert frozen[0].weight.grad is None and frozen[1].weight.grad is not None
+
+
+def _blocks(torch, wrapped=()):
+    from torch.utils.checkpoint import checkpoint
+
+    nn = torch.nn
+
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.LayerNorm(64)) for _ in range(6))
+
+        def forward(self, x):
+            for i, block in enumerate(self.blocks):
+                x = x + (checkpoint(block, x, use_reentrant=False) if i in wrapped else block(x))
+            return x
+
+    return Blocks(), nn.functional.mse_loss, (torch.randn(256, 64), torch.randn(256, 64))
+
+
+def _eager_peak(torch, model, loss_fn, batch):
+    """What the host's allocator held at most beside what stood before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        loss_fn(model(batch[0]), batch[1]).backward()
+    events = sorted((event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"), key=lambda event: event.start_ns())
+    held = most = 0
+    for event in events:
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def test_wrapped_as_advised_eager_fits():
+    torch = _torch()
+    from plimsoll.torch import advise
+
+    model, loss_fn, batch = _blocks(torch)
+    stands = sum(p.numel() * 4 for p in model.parameters()) + sum(x.numel() * 4 for x in batch)
+    unwrapped = _eager_peak(torch, model, loss_fn, batch) + stands
+    limit = int(0.6 * unwrapped)
+    advice = advise(model, batch, limit, loss_fn)
+    assert abs(advice.unwrapped - unwrapped) < 0.1 * unwrapped
+    assert 0 < len(advice.blocks) < 6 and "checkpoint(block" in str(advice)
+    wrapped, _, _ = _blocks(torch, [int(block.name.split(".")[1]) for block in advice.blocks])
+    assert _eager_peak(torch, wrapped, loss_fn, batch) + stands <= limit
+    assert not advise(model, batch, 2 * unwrapped, loss_fn).blocks
+    with pytest.raises(plimsoll.MemoryLimitError, match="blocks wrapped"):
+        advise(model, batch, stands, loss_fn)
+
+
+def test_compiled_near_a_limit_keeps_less_and_computes_the_same():
+    torch = _torch()
+    from plimsoll.torch import compile
+
+    model, loss_fn, batch = _blocks(torch)
+    wanted = loss_fn(model(batch[0]), batch[1])
+    wanted.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    kept = []
+    for share in (1.0, 0.5):
+        model.zero_grad()
+        torch._dynamo.reset()
+        compiled = compile(model, memory=int(share * (kept[0].unlimited if kept else 1 << 30)))
+        loss = loss_fn(compiled(batch[0]), batch[1])
+        loss.backward()
+        assert torch.allclose(loss, wanted, rtol=1e-5)
+        assert all(torch.allclose(p.grad, g, rtol=1e-3, atol=1e-6) for p, g in zip(model.parameters(), gradients))
+        kept.append(compiled.wishes[0])
+    assert kept[1].kept_bytes < 0.6 * kept[0].kept_bytes and kept[1].peak <= kept[1].limit
+    assert "wished" in str(kept[1])
+    with pytest.raises(ValueError, match="one shape"):
+        compile(model, "1GiB", dynamic=True)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="cannot be kept: the least"):
+        compile(model, memory="1KiB")(batch[0]).sum().backward()

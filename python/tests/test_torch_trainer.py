@@ -286,3 +286,223 @@ def test_dropout_is_drawn_anew_at_every_step_and_not_in_evaluation():
     model.eval()
     with torch.no_grad():
         assert trainer.evaluate([batch]) == pytest.approx(nn.functional.mse_loss(model(batch[0]), batch[1]).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("case", ["plain", "ignored", "weighted", "smoothed", "sequences", "log_likelihood"])
+def test_cross_entropy_in_parts_is_that_of_the_whole_batch(case):
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    nn, F = torch.nn, torch.nn.functional
+    weight = torch.tensor([0.3, 1.0, 2.0, 0.7])
+
+    def loss_fn(y, t):
+        settings = {"ignored": {"ignore_index": 1}, "weighted": {"weight": weight, "ignore_index": 2}, "smoothed": {"label_smoothing": 0.2, "weight": weight}}
+        if case == "sequences":
+            return F.cross_entropy(y[:, :-1].reshape(-1, 4), t[:, 1:].reshape(-1), ignore_index=0)
+        if case == "log_likelihood":
+            return F.nll_loss(F.log_softmax(y, -1), t, weight=weight)
+        return F.cross_entropy(y, t, **settings.get(case, {}))
+
+    shape = (12, 5) if case == "sequences" else (12,)
+    batches = [(torch.randn(*shape, 6), torch.randint(4, shape)) for _ in range(3)]
+    ours = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    theirs = copy.deepcopy(ours)
+    trainer = Trainer(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1), micro_batch=3)
+    wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), batches, 6)
+    found = [trainer.step(batches[step % 3]) for step in range(6)]
+    assert found == pytest.approx(wanted, abs=1e-5)
+    trainer.sync()
+    _same_state(torch, ours, theirs, 1e-5)
+
+
+def test_masks_and_rates_of_0_do_not_hinder_an_export():
+    """``nn.Transformer`` asks whether a mask is causal, and LayerDrop for a number that is drawn."""
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    nn = torch.nn
+
+    class Dropped(nn.Module):
+        def __init__(self, rate):
+            super().__init__()
+            self.rate, self.layers = rate, nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2))
+            self.encoder, self.head = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), 1), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(x.shape[1]))
+            for layer in self.layers:
+                if self.training and torch.rand([]) < self.rate:
+                    continue
+                x = layer(x)
+            return self.head(x).mean(1)
+
+    batches = [(torch.randn(4, 5, 8), torch.randint(3, (4,)))]
+    ours = Dropped(0.0)
+    theirs = copy.deepcopy(ours)
+    loss_fn = nn.functional.cross_entropy
+    trainer = Trainer(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1))
+    wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), batches, 3)
+    assert [trainer.step(batches[0]) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)
+    # With dropout the comparison with eager draws the same numbers.
+    drawn = Dropped(0.0)
+    for part in drawn.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.3
+    assert Trainer(drawn, loss_fn, torch.optim.SGD(drawn.parameters(), 0.1)).step(batches[0]) > 0
+    with pytest.raises(plimsoll.PlimsollError, match="LayerDrop"):
+        other = Dropped(0.3)
+        Trainer(other, loss_fn, torch.optim.SGD(other.parameters(), 0.1)).step(batches[0])
+
+
+def test_complex_numbers_and_angles_are_as_pytorch_has_them():
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    nn = torch.nn
+
+    class Turned(nn.Module):
+        """Places told by turns of complex numbers, a spectrum that is filtered, and angles."""
+
+        def __init__(self):
+            super().__init__()
+            self.enter, self.filter = nn.Linear(6, 8), nn.Parameter(torch.randn(4, 5, 2) * 0.3)
+            turns = torch.arange(8.0).unsqueeze(1) * torch.tensor([1.0, 0.1, 0.01, 0.001])
+            self.register_buffer("turns", torch.polar(torch.ones(8, 4), turns))
+
+        def forward(self, x, y):
+            h = torch.view_as_complex(self.enter(x).reshape(*x.shape[:2], 4, 2)) * self.turns
+            spectrum = torch.fft.rfft(h.abs(), dim=1).transpose(1, 2)
+            h2 = torch.fft.irfft(spectrum * torch.view_as_complex(self.filter), n=x.shape[1])
+            angles = torch.atan2(h.imag, h.real) + torch.asin(torch.tanh(h.real)) - torch.acos(torch.tanh(h.imag)) + torch.atan(h2.transpose(1, 2))
+            whole = torch.fft.ifft2(torch.fft.fft2(h * h.conj() / (h + 2)), norm="ortho")
+            return (angles.mean() - y.mean()) ** 2 + torch.view_as_real(whole).square().mean()
+
+    batch = (torch.randn(3, 8, 6), torch.randn(3))
+    ours = Turned()
+    theirs = copy.deepcopy(ours)
+    trainer = Trainer(ours, None, torch.optim.SGD(ours.parameters(), 1e-3))
+    wanted = _eager(torch, theirs, None, torch.optim.SGD(theirs.parameters(), 1e-3), [batch], 5)
+    assert [trainer.step(batch) for _ in range(5)] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_autocast_a_scaler_and_averaged_weights_are_followed(kind):
+    torch = _torch()
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    from plimsoll.torch import Trainer
+
+    nn, dtype = torch.nn, getattr(torch, kind)
+
+    class Cast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.LayerNorm(32), nn.Linear(32, 4))
+
+        def forward(self, x):
+            with torch.autocast("cpu", dtype=dtype):
+                return self.net(x)
+
+    loss_fn = lambda y, t: nn.functional.cross_entropy(y.float(), t)
+    batches = [(torch.randn(16, 8), torch.randint(4, (16,))) for _ in range(3)]
+    ours = Cast()
+    theirs = copy.deepcopy(ours)
+    averages = [AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for model in (ours, theirs)]
+    optimizer = torch.optim.AdamW(theirs.parameters(), 1e-2)
+    wanted = _eager(torch, theirs, loss_fn, optimizer, batches, 6, lambda: averages[1].update_parameters(theirs))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if kind == "float16" else None
+    trainer = Trainer(ours, loss_fn, torch.optim.AdamW(ours.parameters(), 1e-2), scaler=scaler)
+    found = []
+    for step in range(6):
+        found.append(trainer.step(batches[step % 3]))
+        trainer.sync()
+        averages[0].update_parameters(ours)
+    assert found == pytest.approx(wanted, abs=2e-3)
+    _same_state(torch, averages[0], averages[1], 2e-3)
+    if scaler is not None:
+        assert not trainer.skipped and scaler.get_scale() == trainer.loss_scale == 1024.0
+        with pytest.warns(UserWarning, match="float16 without a scaler"):
+            other = Cast()
+            Trainer(other, loss_fn, torch.optim.SGD(other.parameters(), 0.1)).step(batches[0])
+        # A scale at which gradients overflow: the update is left out, and the scale halved.
+        huge = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+        other = Cast()
+        before = copy.deepcopy(other.state_dict())
+        trainer = Trainer(other, loss_fn, torch.optim.SGD(other.parameters(), 0.1), scaler=huge)
+        trainer.step(batches[0])
+        trainer.sync()
+        assert trainer.skipped and huge.get_scale() == 2.0**39
+        assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+        with pytest.raises(plimsoll.PlimsollError, match="growth, backoff"):
+            Trainer(other, loss_fn, torch.optim.SGD(other.parameters(), 0.1), scaler=torch.amp.GradScaler("cpu", growth_factor=3.0))
+
+
+def test_of_a_convolutional_net_the_pictures_alone_are_transposed():
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    nn = torch.nn
+
+    class Residual(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.parts = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1, groups=channels))
+            self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1), nn.Sigmoid())
+
+        def forward(self, x):
+            y = self.parts(x)
+            return torch.cat([x + y * self.gate(y), x], 1)
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.MaxPool2d(2), Residual(8), nn.GroupNorm(4, 16), nn.Upsample(scale_factor=2), Residual(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
+    trainer = Trainer(model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
+    count, share = trainer.plan((torch.randn(4, 3, 32, 32), torch.arange(4))).transposes
+    assert count == 1 and 0 < share < 0.5
+
+
+@pytest.mark.parametrize("make", [_convolutional, _tied])
+def test_the_least_memory_gives_the_same_bits(make):
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    model, loss_fn, batches = make(torch)
+    batches = [tuple(x.repeat(64, *[1] * (x.dim() - 1)) for x in batch) if isinstance(batch, tuple) else {name: x.repeat(64, 1) for name, x in batch.items()} for batch in batches[:2]]
+    state, found = copy.deepcopy(model.state_dict()), []
+    for is_limited in (False, True):
+        model.load_state_dict(state)
+        limit = found[0][0].least if is_limited else None
+        trainer = Trainer(model, loss_fn, torch.optim.SGD(model.parameters(), 0.1), memory=limit, exact="bitwise")
+        plan = trainer.plan(batches[0])
+        losses = [trainer.step(batch) for batch in batches]
+        trainer.sync()
+        found.append((plan, losses, copy.deepcopy(model.state_dict())))
+    assert found[1][0].planned <= limit < found[0][0].planned and found[1][0].micro_batches == 1
+    assert found[0][1] == found[1][1]
+    assert all(torch.equal(value, found[1][2][name]) for name, value in found[0][2].items())
+
+
+def test_what_depends_on_constants_alone_is_computed_once():
+    torch = _torch()
+    from plimsoll.torch import Trainer, export
+
+    nn = torch.nn
+
+    class Placed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            places = torch.arange(6).unsqueeze(1) / 10.0 ** (torch.arange(8) / 4)
+            mask = torch.ones(6, 6).tril().log()
+            h = self.enter(x) + places.sin()
+            return self.head(torch.softmax(h @ h.transpose(1, 2) + mask, -1) @ h).mean(1)
+
+    model, batch = Placed(), (torch.randn(4, 6, 4), torch.randint(3, (4,)))
+    ops = [str(node.target) for node in export(model, (batch[0],)).graph.nodes]
+    assert not any(op in " ".join(ops) for op in ("arange", "sin", "tril", "log")), ops
+    theirs = copy.deepcopy(model)
+    loss_fn = nn.functional.cross_entropy
+    trainer = Trainer(model, loss_fn, torch.optim.SGD(model.parameters(), 0.1))
+    wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), [batch], 3)
+    assert [trainer.step(batch) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)

@@ -398,6 +398,7 @@ impl Compiled {
             ahead: false,
             lengths: 1,
             accumulate: 1,
+            scales_loss: false,
             rank: plimsoll_graph::ops::Rank::ONLY,
             parallel: plimsoll_nn::Parallel::Data,
             sync_batch_norm: false,

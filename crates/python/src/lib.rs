@@ -42,7 +42,7 @@ mod native {
     #[pymodule_export]
     use super::tensor::{Tensor, concat, einsum, from_dlpack};
     #[pymodule_export]
-    use super::torch::TorchTraining;
+    use super::torch::{TorchTraining, torch_ops};
     #[pymodule_export]
     use super::trainer::Trainer;
 
@@ -55,6 +55,12 @@ mod native {
     #[pyfunction]
     fn command(py: Python<'_>, words: Vec<String>) -> PyResult<u8> {
         call::caught(py, || Ok(plimsoll_cli::command(words)))
+    }
+
+    /// A size as people write it, in bytes: ``6GiB``, or a whole number.
+    #[pyfunction]
+    fn parsed_bytes(py: Python<'_>, size: String) -> PyResult<u64> {
+        call::caught(py, || Ok(size.parse::<plimsoll::prelude::Bytes>().map_err(errors::plain)?.get()))
     }
 
     /// Plans a step that was traced elsewhere: the answer of ``plimsoll plan --trace --json``, with its instructions.

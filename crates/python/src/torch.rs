@@ -71,11 +71,20 @@ struct Settings {
     clip_value: Option<f64>,
     #[pyo3(item)]
     accumulate: usize,
+    /// Whether the loss is scaled, as by a ``GradScaler``.
+    #[pyo3(item)]
+    scaled: bool,
     #[pyo3(item)]
     seed: u64,
     /// Parameters that are trained in the module and that the optimizer does not move.
     #[pyo3(item)]
     frozen: Vec<String>,
+}
+
+/// The ops of PyTorch that are known here.
+#[pyfunction]
+pub fn torch_ops() -> Vec<&'static str> {
+    plimsoll::torch::known_ops()
 }
 
 /// A training that has begun, and the tensors in which batches lie.
@@ -95,6 +104,7 @@ pub struct TorchTraining {
     device: Device,
     clip: Option<Clip>,
     accumulate: usize,
+    scaled: bool,
     seed: u64,
     begun: Mutex<Option<Begun>>,
 }
@@ -127,8 +137,16 @@ impl TorchTraining {
         let mut recipe = Recipe::new(ProgramLoss, optimizer(groups)?, first.clone(), first);
         (recipe.inputs, recipe.labels) = (types.to_vec(), Vec::new());
         recipe.request = self.request.clone();
-        (recipe.clip, recipe.accumulate) = (self.clip, self.accumulate);
+        (recipe.clip, recipe.accumulate, recipe.scales_loss) = (self.clip, self.accumulate, self.scaled);
         Ok(recipe)
+    }
+
+    /// The types of what a step is given for a batch of such shapes.
+    fn step_types(&self, shapes: &[Vec<usize>]) -> Result<Vec<Type>, Failure> {
+        let mut types = types(self.model.program(), shapes)?;
+        let samples = types.first().and_then(|ty| ty.shape.first()).copied();
+        types.extend(samples.map(|samples| self.model.share_types(samples)).unwrap_or_default());
+        Ok(types)
     }
 
     /// What stands beside the limit: all that is resident but what the training took.
@@ -152,7 +170,9 @@ impl TorchTraining {
             return Err(PyValueError::new_err("the training has not begun"));
         };
         let shapes: Vec<Vec<usize>> = arrays.iter().map(|array| array.shape.clone()).collect();
-        let types = types(program, &shapes).map_err(|failure| failure.raised(py))?;
+        let is_own = std::ptr::eq(program, self.model.program());
+        let types = if is_own { self.step_types(&shapes) } else { types(program, &shapes) };
+        let types = types.map_err(|failure| failure.raised(py))?;
         let is_same = begun.batch.iter().map(|x| x.ty()).eq(types.iter());
         let run = move |begun: &mut Begun| {
             if !is_same {
@@ -161,6 +181,13 @@ impl TorchTraining {
             }
             for (tensor, array) in begun.batch.iter_mut().zip(&arrays) {
                 tensor.set_bytes(array.as_ref())?;
+            }
+            if is_own {
+                let (given, counted) = begun.batch.split_at_mut(arrays.len());
+                for (tensor, share) in counted.iter_mut().zip(self.model.shares(given)?) {
+                    let all = Value::full(tensor.ty().clone(), share)?;
+                    tensor.set_bytes(&all.to_bytes()?)?;
+                }
             }
             let batch: Vec<&Value> = begun.batch.iter().collect();
             body(&mut begun.training, &batch)
@@ -202,9 +229,10 @@ impl TorchTraining {
             let program = trained.program(&settings.name).map_err(wrong)?;
             let program = program.frozen(settings.frozen.iter().map(String::as_str)).map_err(wrong)?;
             let model = TorchModel::new(program).and_then(TorchModel::on_loss).map_err(wrong)?;
-            let (accumulate, seed, name) = (settings.accumulate.max(1), settings.seed, settings.name);
+            let (accumulate, scaled) = (settings.accumulate.max(1), settings.scaled);
+            let (seed, name) = (settings.seed, settings.name);
             let begun = Mutex::default();
-            Ok(TorchTraining { name, model, request, device, clip, accumulate, seed, begun })
+            Ok(TorchTraining { name, model, request, device, clip, accumulate, scaled, seed, begun })
         })
     }
 
@@ -286,7 +314,7 @@ impl TorchTraining {
         let last = begun.as_ref().map(|begun| begun.last);
         let shown = run_beside(py, TorchTraining::beside(last), || {
             let batch = shapes.iter().find_map(|shape| shape.first()).copied().unwrap_or(1);
-            let types = types(self.model.program(), &shapes)?;
+            let types = self.step_types(&shapes)?;
             self.device.scope(|| {
                 let recipe = self.recipe(&groups, &types)?;
                 let mut planner = match begun {
@@ -310,7 +338,7 @@ impl TorchTraining {
             py,
             |resident| resident,
             || {
-                let types = types(self.model.program(), &shapes)?;
+                let types = self.step_types(&shapes)?;
                 let training = self.device.scope(|| -> Result<Training, Failure> {
                     let (recipe, params) = (self.recipe(&groups, &types)?, self.model.params().to_vec());
                     let values = params.iter().map(|param| Value::zeros(param.ty.clone()));
@@ -327,18 +355,19 @@ impl TorchTraining {
         Ok(())
     }
 
-    /// One step on a batch at such learning rates, one a group: its loss, and the norm of the gradients where they are clipped by it.
+    /// One step on a batch at such learning rates, one a group: its loss, the norm of the gradients where they are clipped by it, and where the loss is
+    /// scaled the next scale and whether the update was left out.
     fn step(
         &self,
         py: Python<'_>,
         batch: Vec<Bound<'_, PyAny>>,
         rates: Vec<f64>,
-    ) -> PyResult<(f64, Option<f64>)> {
+    ) -> PyResult<(f64, Option<f64>, Option<f64>, bool)> {
         let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
         self.with_batch(py, arrays, self.model.program(), |training, batch| {
             training.set_rates(&rates)?;
-            let Outcome { loss, gradient_norm, .. } = training.run(batch)?;
-            Ok((loss, gradient_norm))
+            let Outcome { loss, gradient_norm, loss_scale, skipped, .. } = training.run(batch)?;
+            Ok((loss, gradient_norm, loss_scale, skipped))
         })
     }
 

@@ -10,7 +10,7 @@ use plimsoll_run::{Result, Tensor};
 
 use crate::defaults;
 use crate::error::refuse;
-use crate::program::dtype;
+use crate::program::part_dtype;
 use crate::schema::{Argument, Node, TensorMeta};
 use crate::value::Value;
 
@@ -36,6 +36,8 @@ pub struct Call<'a, 'n> {
     types: &'a BTreeMap<String, TensorMeta>,
     anchor: &'a Tensor,
     pub net: &'n mut Net,
+    /// Of a loss that is a mean over labels that count: what one counts for, sample by sample.
+    pub share: Option<Tensor>,
 }
 
 /// A number, and whether it was written as one with a fraction.
@@ -56,12 +58,7 @@ impl<'a, 'n> Call<'a, 'n> {
         net: &'n mut Net,
     ) -> Call<'a, 'n> {
         let given = given.into_iter().map(|(name, value)| (name, value, Cell::new(false))).collect();
-        Call { op, node, given, types, anchor, net }
-    }
-
-    /// Whether any argument leads to a parameter.
-    pub fn any_learned(&self) -> bool {
-        self.given.iter().any(|(_, value, _)| value.is_learned())
+        Call { op, node, given, types, anchor, net, share: None }
     }
 
     /// That every argument was looked at: one that was given and means nothing here would be obeyed silently.
@@ -281,7 +278,7 @@ impl<'a, 'n> Call<'a, 'n> {
         };
         let meta = name.and_then(|name| self.types.get(name));
         let meta = meta.ok_or_else(|| refuse("does not say what comes out of it"))?;
-        dtype(meta.dtype).map_err(|why| refuse(format!("gives what {why}")))
+        part_dtype(meta.dtype).map_err(|why| refuse(format!("gives what {why}")))
     }
 
     /// A key and a stream for what it draws.

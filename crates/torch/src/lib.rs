@@ -15,8 +15,10 @@ mod orders;
 mod place;
 mod program;
 mod schema;
+mod shares;
 mod stored;
 mod value;
+mod walk;
 
 pub use archive::Limits;
 pub use error::{Error, Result};

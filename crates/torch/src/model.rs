@@ -1,23 +1,21 @@
 //! An exported program as a model of ours: kept tensors are state by name, nodes are ops over tensors, one after the other.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_graph::{DType, GradientOps, TensorOps, Type};
 use plimsoll_nn::blocks::{Laid, reordered};
 use plimsoll_nn::{Init, Loss, Model, Net, Outputs, Param, Training};
-use plimsoll_run::{Result as RunResult, Tensor, asked_at, named};
+use plimsoll_run::{Result as RunResult, Tensor};
 use rustc_hash::FxHashMap;
 
-use crate::call::Call;
 use crate::error::{Error, Result, refuse};
 use crate::ops;
 use crate::orders::{inverse, stored_orders, stored_type};
-use crate::place;
-use crate::program::{Held, Kind, Length, Level, Program, dtype, short};
-use crate::schema::{Argument, Graph, Node, OptionalTensor, SymBool, SymFloat, SymInt};
+use crate::program::{Held, Kind, Length, Level, Program};
+use crate::shares::CountedLoss;
 use crate::value::Value;
+use crate::walk::{Env, Run, laid_of};
 
 /// A model from an exported program.
 ///
@@ -42,7 +40,9 @@ pub struct TorchModel {
     /// One for each kept tensor, in their order, but for those without elements.
     params: Vec<Param>,
     /// Of each kept tensor, the order in which the axes of what is stored here are read.
-    orders: Arc<Vec<Vec<usize>>>,
+    pub(crate) orders: Arc<Vec<Vec<usize>>>,
+    /// Losses that are means over labels that count.
+    pub(crate) counted: Arc<Vec<CountedLoss>>,
     /// Whether only the loss is given.
     gives_loss: bool,
     /// What is run in the place of this where the model is not trained: the module as it is in eval mode. All clones share them.
@@ -85,10 +85,12 @@ impl TorchModel {
         };
         let kept = program.held().iter().zip(&orders).filter(|(held, _)| held.ty.elements() > 0);
         let params = kept.map(param).collect();
+        let counted = CountedLoss::of(&program);
         Ok(TorchModel {
             program: Arc::new(program),
             params,
             orders: Arc::new(orders),
+            counted: Arc::new(counted),
             gives_loss: false,
             others: Arc::default(),
             is_other_mode: false,
@@ -137,6 +139,8 @@ impl TorchModel {
             }
             order.clone_from(stored);
         }
+        // What is only measured is not run in parts.
+        model.counted = Arc::default();
         (model.orders, model.is_other_mode) = (Arc::new(orders), true);
         Ok(model)
     }
@@ -261,10 +265,13 @@ impl TorchModel {
 
     fn run(&self, net: &mut Net, inputs: &[Tensor]) -> RunResult<Outputs> {
         let program = &*self.program;
-        if inputs.len() != program.inputs().len() {
-            let (given, wanted) = (inputs.len(), program.inputs().len());
+        let (given, wanted) = (inputs.len(), program.inputs().len());
+        // What labels count for comes after the batch, where it comes.
+        let is_known = |&more: &usize| more == 0 || more == self.counted.len() || self.is_other_mode;
+        if given.checked_sub(wanted).filter(is_known).is_none() {
             return Err(refuse(format!("gives {given} inputs to {}, which takes {wanted}", program.file())));
         }
+        let (inputs, shares) = inputs.split_at(wanted);
         let mut env: Env<'_> = FxHashMap::default();
         for (input, given) in program.inputs().iter().zip(inputs) {
             check_input(input, given)?;
@@ -300,9 +307,15 @@ impl TorchModel {
                 Some(laid) => laid.clone(),
                 None => anchor.full_like(held.ty.clone(), 0.0)?.into(),
             };
-            env.insert(name, Value::Tensor(laid, held.kind == Kind::Trained));
+            let is_learned = held.kind == Kind::Trained;
+            let value = match held.is_complex {
+                true => ops::complex::of_pairs(&laid, is_learned)?,
+                false => Value::Tensor(laid, is_learned),
+            };
+            env.insert(name, value);
         }
-        let mut run = Run { net, anchor: &anchor, types: vec![&program.graph.tensor_values] };
+        let results = self.counted.iter().map(|loss| loss.result.clone());
+        let mut run = Run::new(net, &anchor, &program.graph, results.zip(shares.iter().cloned()).collect());
         run.graph(&program.graph, &mut env)?;
         let is_training = run.net.is_training();
         for (name, at) in program.changes.iter().filter(|_| is_training) {
@@ -355,212 +368,6 @@ impl Loss for ProgramLoss {
     fn leaves_out(&self) -> bool {
         true
     }
-}
-
-/// Names and what they stand for.
-type Env<'a> = FxHashMap<&'a str, Value>;
-
-fn laid_of(env: &Env<'_>, name: &str) -> RunResult<Laid> {
-    match env.get(name) {
-        Some(Value::Tensor(laid, _)) => Ok(laid.clone()),
-        _ => Err(refuse(format!("returns {name}, which no node of the program makes"))),
-    }
-}
-
-/// One pass over a program.
-struct Run<'a, 'n> {
-    net: &'n mut Net,
-    anchor: &'a Tensor,
-    /// Types of values, innermost graph last.
-    types: Vec<&'a BTreeMap<String, crate::schema::TensorMeta>>,
-}
-
-impl<'a> Run<'a, '_> {
-    fn graph(&mut self, graph: &'a Graph, env: &mut Env<'a>) -> RunResult<()> {
-        for node in &graph.nodes {
-            let module = place::module(&node.metadata);
-            let mut step = || self.node(graph, node, env);
-            let site = place::line(&node.metadata);
-            let done = named(module, || match site {
-                Some(site) => asked_at(site, &mut step),
-                None => step(),
-            });
-            done.map_err(|error| placed(error, node))?;
-        }
-        Ok(())
-    }
-
-    fn node(&mut self, graph: &'a Graph, node: &'a Node, env: &mut Env<'a>) -> RunResult<()> {
-        let op = short(&node.target);
-        if op.starts_with("higher_order.") {
-            return self.higher_order(op, node, env);
-        }
-        let Some(run) = ops::find(op) else { return Err(refuse("is not known here")) };
-        let given = node.inputs.iter().map(|input| Ok((input.name.as_str(), argument(&input.arg, env)?)));
-        let given = given.collect::<RunResult<Vec<_>>>()?;
-        let mut call = Call::new(op, node, given, &graph.tensor_values, self.anchor, self.net);
-        let results = run(&mut call)?;
-        call.finish()?;
-        let is_learned = call.any_learned() && op != "aten.detach.default";
-        bind(node, results, is_learned, env)
-    }
-
-    /// Ops that run a graph of their own.
-    fn higher_order(&mut self, op: &str, node: &'a Node, env: &mut Env<'a>) -> RunResult<()> {
-        let graph_at = node.inputs.iter().position(|input| matches!(input.arg, Argument::AsGraph(_)));
-        let is_on =
-            |at: usize| matches!(node.inputs.get(at).map(|input| &input.arg), Some(Argument::AsBool(true)));
-        let (at, is_detached) = match (op, graph_at) {
-            ("higher_order.wrap_with_set_grad_enabled", Some(at)) => (at, !is_on(0)),
-            // What is kept and what is computed again is the planner's to say.
-            (
-                "higher_order.tag_activation_checkpoint" | "higher_order.wrap_activation_checkpoint",
-                Some(at),
-            ) => (at, false),
-            _ => return Err(refuse("is not known here")),
-        };
-        let Argument::AsGraph(inner) = &node.inputs[at].arg else { return Err(refuse("has no graph")) };
-        let graph = &inner.graph;
-        let mut own: Env<'a> = FxHashMap::default();
-        for (input, outer) in graph.inputs.iter().zip(&node.inputs[at + 1..]) {
-            if let Some(name) = name_of(input) {
-                own.insert(name, argument(&outer.arg, env)?);
-            }
-        }
-        self.types.push(&graph.tensor_values);
-        self.graph(graph, &mut own)?;
-        self.types.pop();
-        let result = |output: &Argument| {
-            let value = argument(output, &own)?;
-            Ok(match value {
-                Value::Tensor(laid, _) if is_detached => {
-                    Value::Tensor(laid.map(|t| t.stop_gradient())?, false)
-                }
-                other => other,
-            })
-        };
-        let results = graph.outputs.iter().map(result).collect::<RunResult<Vec<Value>>>()?;
-        let is_learned = !is_detached && results.iter().any(Value::is_learned);
-        bind(node, results, is_learned, env)
-    }
-}
-
-fn name_of(argument: &Argument) -> Option<&str> {
-    match argument {
-        Argument::AsTensor(named) => Some(&named.name),
-        Argument::AsSymInt(SymInt::AsName(name))
-        | Argument::AsSymFloat(SymFloat::AsName(name))
-        | Argument::AsSymBool(SymBool::AsName(name)) => Some(name),
-        _ => None,
-    }
-}
-
-/// Gives a node's results their names.
-fn bind<'a>(node: &'a Node, results: Vec<Value>, is_learned: bool, env: &mut Env<'a>) -> RunResult<()> {
-    let marked = |value: Value| match value {
-        Value::Tensor(laid, _) => {
-            let is_float = laid.dtype().is_float();
-            Value::Tensor(laid, is_learned && is_float)
-        }
-        other => other,
-    };
-    let mut results = results.into_iter();
-    for output in &node.outputs {
-        if let Argument::AsTensors(all) = output {
-            for own in all {
-                let value =
-                    results.next().ok_or_else(|| refuse("gives fewer tensors than the program says"))?;
-                env.insert(&own.name, marked(value));
-            }
-            continue;
-        }
-        // What is not wanted of several results need not be made.
-        let (Some(name), Some(value)) = (name_of(output), results.next()) else { continue };
-        env.insert(name, marked(value));
-    }
-    match results.next() {
-        Some(_) => Err(refuse("gives more than the program says")),
-        None => Ok(()),
-    }
-}
-
-/// An argument of a node as a value.
-fn argument(argument: &Argument, env: &Env<'_>) -> RunResult<Value> {
-    let get = |name: &str| {
-        let none = || refuse(format!("reads {name}, which no node before it makes"));
-        env.get(name).cloned().ok_or_else(none)
-    };
-    let sym = |given: &SymInt| match given {
-        SymInt::AsName(name) => get(name),
-        SymInt::AsInt(n) => Ok(Value::Int(*n)),
-    };
-    let optional = |given: &OptionalTensor| match given {
-        OptionalTensor::AsTensor(named) => get(&named.name),
-        OptionalTensor::AsNone(_) => Ok(Value::None),
-    };
-    let list = |values: RunResult<Vec<Value>>| values.map(Value::List);
-    match argument {
-        Argument::AsNone(_) => Ok(Value::None),
-        Argument::AsTensor(named) => get(&named.name),
-        Argument::AsTensors(all) => list(all.iter().map(|named| get(&named.name)).collect()),
-        Argument::AsInt(n) => Ok(Value::Int(*n)),
-        Argument::AsInts(all) => Ok(Value::List(all.iter().map(|n| Value::Int(*n)).collect())),
-        Argument::AsFloat(x) => Ok(Value::Float(x.0)),
-        Argument::AsFloats(all) => Ok(Value::List(all.iter().map(|x| Value::Float(x.0)).collect())),
-        Argument::AsString(text) => Ok(Value::Text(text.clone())),
-        Argument::AsStrings(all) => {
-            Ok(Value::List(all.iter().map(|text| Value::Text(text.clone())).collect()))
-        }
-        Argument::AsSymInt(given) => sym(given),
-        Argument::AsSymInts(all) => list(all.iter().map(sym).collect()),
-        Argument::AsScalarType(code) => {
-            dtype(*code).map(|_| Value::DType).map_err(|why| refuse(format!("asks for what {why}")))
-        }
-        Argument::AsMemoryFormat(_) | Argument::AsLayout(_) | Argument::AsDevice(_) => Ok(Value::Aside),
-        Argument::AsBool(flag) => Ok(Value::Bool(*flag)),
-        Argument::AsBools(all) => Ok(Value::List(all.iter().map(|flag| Value::Bool(*flag)).collect())),
-        Argument::AsSymBool(SymBool::AsName(name)) => get(name),
-        Argument::AsSymBool(SymBool::AsBool(flag)) => Ok(Value::Bool(*flag)),
-        Argument::AsSymFloat(SymFloat::AsName(name)) => get(name),
-        Argument::AsSymFloat(SymFloat::AsFloat(x)) => Ok(Value::Float(x.0)),
-        Argument::AsOptionalTensors(all) => list(all.iter().map(optional).collect()),
-        Argument::AsOptionalTensor(given) => optional(given),
-        Argument::AsSymBools(_)
-        | Argument::AsSymFloats(_)
-        | Argument::AsGraph(_)
-        | Argument::AsCustomObj(_)
-        | Argument::AsOperator(_)
-        | Argument::AsComplex(_)
-        | Argument::AsNestedTensors(_)
-        | Argument::AsIntLists(_)
-        | Argument::AsStringToArgument(_)
-        | Argument::AsFloatLists(_) => Err(refuse("takes an argument of a kind that is not known here")),
-    }
-}
-
-/// An error with the op and the line of the user's source, where it is one of the program and not of the machine.
-pub(crate) fn placed(error: plimsoll_run::Error, node: &Node) -> plimsoll_run::Error {
-    let why = match &error {
-        plimsoll_run::Error::Signature { why, .. } => {
-            // One that was placed already, in a graph inside.
-            if why.starts_with("runs ") {
-                return error;
-            }
-            why.clone()
-        }
-        plimsoll_run::Error::Graph(inner) => inner.to_string(),
-        _ => return error,
-    };
-    refuse(format!("runs {}, which {why}", described(node)))
-}
-
-/// An op with the line and the module it comes from.
-pub(crate) fn described(node: &Node) -> String {
-    let (op, module) = (short(&node.target), place::module(&node.metadata));
-    let line =
-        place::line(&node.metadata).map_or(String::new(), |site| format!(" at {}:{}", site.file, site.line));
-    let module = if module.is_empty() { String::new() } else { format!(" in {module}") };
-    format!("{op}{line}{module}")
 }
 
 fn check_input(input: &crate::Input, given: &Tensor) -> RunResult<()> {

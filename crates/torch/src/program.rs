@@ -33,8 +33,10 @@ pub enum Kind {
 pub struct Held {
     /// Its name in the module: `layer1.0.conv.weight`. Of tied weights the first.
     pub name: String,
-    /// Element type and shape.
+    /// Element type and shape; of complex numbers that of their parts, which are the last axis.
     pub ty: Type,
+    /// Whether its elements are complex numbers.
+    pub is_complex: bool,
     /// What it is.
     pub kind: Kind,
     /// Whether the program gives it a new value: a statistic.
@@ -202,6 +204,7 @@ impl Program {
             };
             let meta = program.meta(&arg).map_err(&wrong)?;
             let ty = fixed_type(meta).map_err(|why| wrong(format!("{name} {why}")))?;
+            let is_complex = is_complex(meta.dtype);
             let kind = match (is_parameter, is_constant, meta.requires_grad) {
                 (true, _, true) => Kind::Trained,
                 (true, _, false) => Kind::Frozen,
@@ -220,7 +223,7 @@ impl Program {
                 continue;
             }
             let at = program.held.len();
-            program.held.push(Held { name: name.clone(), ty, kind, is_changed: false });
+            program.held.push(Held { name: name.clone(), ty, is_complex, kind, is_changed: false });
             by_name.insert(first.clone(), at);
             by_name.insert(name, at);
             program.bound.insert(arg, at);
@@ -433,6 +436,20 @@ pub(crate) fn dtype(code: u8) -> Result<DType, String> {
     })
 }
 
+fn is_complex(code: u8) -> bool {
+    matches!(code, 9..=11)
+}
+
+/// The element type of values inside a program; of complex numbers that of each part.
+pub(crate) fn part_dtype(code: u8) -> Result<DType, String> {
+    match code {
+        9 => Ok(DType::F16),
+        10 => Ok(DType::F32),
+        11 => Ok(DType::F64),
+        code => dtype(code),
+    }
+}
+
 pub(crate) fn natural(n: i64) -> Result<usize, String> {
     usize::try_from(n).map_err(|_| format!("has a length of {n}"))
 }
@@ -454,10 +471,11 @@ pub(crate) fn fixed_type(meta: &TensorMeta) -> Result<Type, String> {
         Size::AsInt(n) => natural(*n),
         Size::AsExpr(expr) => Err(format!("has a length {}, which is no number", expr.expr_str)),
     };
-    let shape: Shape = meta.sizes.iter().map(length).collect::<Result<_, String>>()?;
+    let parts = is_complex(meta.dtype).then_some(Ok(2));
+    let shape: Shape = meta.sizes.iter().map(length).chain(parts).collect::<Result<_, String>>()?;
     let elements = shape.iter().try_fold(1usize, |all, &n| all.checked_mul(n));
     if elements.is_none_or(|n| n > isize::MAX as usize / 16) {
         return Err(format!("has the shape {shape}, which no machine can hold"));
     }
-    Ok(Type::new(dtype(meta.dtype)?, shape))
+    Ok(Type::new(part_dtype(meta.dtype)?, shape))
 }

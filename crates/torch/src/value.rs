@@ -1,6 +1,10 @@
 //! What a name of a program stands for while it runs.
 
+use plimsoll_graph::TensorOps;
 use plimsoll_nn::blocks::Laid;
+use plimsoll_run::Result;
+
+use crate::error::refuse;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -10,6 +14,8 @@ pub enum Value {
     None,
     /// A tensor, and whether a gradient flows through it to a parameter.
     Tensor(Laid, bool),
+    /// Complex numbers by their real and imaginary parts, and whether a gradient flows through them.
+    Complex(Box<(Laid, Laid)>, bool),
     Int(i64),
     Float(f64),
     Bool(bool),
@@ -39,6 +45,7 @@ impl Value {
         match self {
             Value::None => "nothing",
             Value::Tensor(..) => "a tensor",
+            Value::Complex(..) => "complex numbers",
             Value::Int(_) => "a whole number",
             Value::Float(_) => "a number",
             Value::Bool(_) => "a truth value",
@@ -52,9 +59,54 @@ impl Value {
     /// Whether a gradient flows through it.
     pub fn is_learned(&self) -> bool {
         match self {
-            Value::Tensor(_, is_learned) => *is_learned,
+            Value::Tensor(_, is_learned) | Value::Complex(_, is_learned) => *is_learned,
             Value::List(values) => values.iter().any(Value::is_learned),
             _ => false,
+        }
+    }
+
+    /// Complex numbers by their parts.
+    pub fn complex(re: Laid, im: Laid) -> Value {
+        Value::Complex(Box::new((re, im)), false)
+    }
+
+    /// Whether there are complex numbers in it.
+    pub fn is_complex(&self) -> bool {
+        match self {
+            Value::Complex(..) => true,
+            Value::List(values) => values.iter().any(Value::is_complex),
+            _ => false,
+        }
+    }
+
+    /// One part of complex numbers; what is not complex stays as it is.
+    pub fn part(&self, is_imaginary: bool) -> Value {
+        match self {
+            Value::Complex(pair, is_learned) => {
+                Value::Tensor(if is_imaginary { pair.1.clone() } else { pair.0.clone() }, *is_learned)
+            }
+            Value::List(values) => Value::List(values.iter().map(|value| value.part(is_imaginary)).collect()),
+            other => other.clone(),
+        }
+    }
+
+    /// The imaginary part of numbers, which is 0 of those that are not complex.
+    pub fn imaginary(&self) -> Result<Value> {
+        Ok(match self {
+            Value::Tensor(laid, _) => laid.map(|t| t.full_like(t.ty().clone(), 0.0))?.into(),
+            Value::List(values) => Value::List(values.iter().map(Value::imaginary).collect::<Result<_>>()?),
+            Value::Int(_) => Value::Int(0),
+            Value::Float(_) => Value::Float(0.0),
+            other => other.part(true),
+        })
+    }
+
+    /// Both parts of a tensor, be it complex or not.
+    pub fn pair(&self) -> Result<(Laid, Laid)> {
+        match (self, self.imaginary()?) {
+            (Value::Complex(pair, _), _) => Ok((**pair).clone()),
+            (Value::Tensor(re, _), Value::Tensor(im, _)) => Ok((re.clone(), im)),
+            (other, _) => Err(refuse(format!("is given {} for a tensor", other.kind()))),
         }
     }
 }

@@ -118,6 +118,11 @@ fn a_transformer_and_a_recurrent_layer_are_as_in_pytorch() {
 }
 
 #[test]
+fn spectra_windows_bags_and_places_are_as_in_pytorch() {
+    check("signal", ProgramLoss, true);
+}
+
+#[test]
 fn what_a_program_is_made_of_is_said() {
     let program = Program::open(path("conv.pt2")).unwrap();
     let names: Vec<&str> = program.inputs().iter().map(|input| input.name.as_str()).collect();

@@ -1,12 +1,13 @@
 """Makes the fixtures of this crate's tests: small exported programs, with losses, gradients and buffers as PyTorch computes them.
 
-    python crates/torch/tests/make.py
+    python crates/torch/tests/make.py [NAME …]
 
 Needs PyTorch 2.9 or later. Golden values are computed in f64 and stored in one JSON file a program: inputs, what comes out, the gradient
 of every parameter, and buffers after the pass.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -79,11 +80,40 @@ class Attention(nn.Module):
         return loss, logits
 
 
+class Signal(nn.Module):
+    """Spectra, turns, windows, borders, distances, bags and places: ops that are composed of others here."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter = nn.Linear(6, 8)
+        self.filter = nn.Parameter(torch.randn(4, 5, 2))
+        self.words = nn.Parameter(torch.randn(9, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, places):
+        h = torch.view_as_complex(self.enter(x).reshape(x.shape[0], 8, 4, 2))
+        spectrum = torch.fft.rfft(h.abs() + 1, dim=1).transpose(1, 2) * torch.view_as_complex(self.filter)
+        wave = torch.fft.irfft(spectrum, n=8)
+        turned = torch.atan2(h.imag, h.real).mean(1) + torch.asin(0.5 * torch.tanh(wave.mean(2))) + torch.view_as_real(torch.fft.fft2(h, norm="ortho").conj().resolve_conj()).mean((1, 3))
+        image = F.pad(wave.unsqueeze(1), (1, 2, 1, 1), mode="reflect")
+        columns = F.unfold(image, (2, 3), dilation=1, padding=1, stride=2)
+        folded = F.fold(columns, image.shape[2:], (2, 3), dilation=1, padding=1, stride=2)
+        shuffled = F.pixel_unshuffle(folded[:, :, :4, :8], 2).roll(1, 3).flatten(1).unfold(1, 8, 4).mean(1)
+        bag = F.embedding_bag(places, self.words, mode="mean")
+        near = torch.cdist(turned.unsqueeze(1), bag.reshape(-1, 2, 4), p=2.0).squeeze(1)
+        largest = x.new_zeros(x.shape[0], 8).scatter_reduce(1, places, bag[:, :3], "amax", include_self=False)
+        line = torch.diagonal(wave, 1, 1, 2)
+        logits = self.head(torch.cat([near, line[:, :3], turned[:, :3]], 1) + shuffled + largest)
+        return logits.square().mean() + F.cross_entropy(logits, places[:, 0] % 3)
+
+
 def numbers(tensor):
     return {"shape": list(tensor.shape), "values": tensor.detach().to(torch.float64).flatten().tolist()}
 
 
 def make(name, module, inputs, other, dynamic, loss):
+    if len(sys.argv) > 1 and name not in sys.argv[1:]:
+        return
     torch.manual_seed(1)
     for parameter in module.parameters():
         if parameter.dim() > 1:
@@ -126,6 +156,8 @@ def main():
     make("conv", Net(), images(4), images(6), ({0: batch}, {0: batch}), lambda loss: loss)
     tokens = lambda n: (torch.randint(0, 11, (n, 5)), torch.randint(0, 11, (n, 5)))
     make("attention", Attention(), tokens(4), tokens(3), ({0: batch}, {0: batch}), lambda loss, _: loss)
+    signals = lambda n: (torch.randn(n, 8, 6), torch.stack([torch.randperm(8)[:3] for _ in range(n)]))
+    make("signal", Signal(), signals(4), signals(3), ({0: batch}, {0: batch}), lambda loss: loss)
 
 
 if __name__ == "__main__":

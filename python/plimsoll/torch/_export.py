@@ -2,26 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import Any, Iterator
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["export"]
+from plimsoll import _native
+from plimsoll.errors import PlimsollError
+from plimsoll.torch._fold import fold
+
+__all__ = ["LayerDrop", "export"]
 
 _NO_GRAD = "wrap_with_set_grad_enabled"
+#: How often ops are taken apart that are made of others which are not known either.
+_ROUNDS = 4
+_COMPARISONS = ("lt", "__lt__", "less")
 
 
 def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, dynamic_shapes: Any = None) -> Any:
     """The module as an exported program at the functional level, for ``torch.export.save`` and ``plimsoll train``.
 
     What leaves a ``torch.no_grad`` region is detached first: the functional level has no such regions, and gradients would flow through
-    them. Core ATen is no such level either: there ``detach`` is lost.
+    them. Core ATen is no such level either: there ``detach`` is lost. Only ops that the engine does not know are taken apart into others.
     """
-    program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    with LayerDrop(), _masks_as_given():
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             _detach(part)
-    return program.run_decompositions({})
+    program = program.run_decompositions({})
+    _drop_checks(program.graph_module)
+    for _ in range(_ROUNDS):
+        table = _taken_apart(program)
+        if not table:
+            break
+        program = program.run_decompositions(table)
+    fold(program)
+    return program
+
+
+class LayerDrop(TorchFunctionMode):
+    """Answers whether a layer is left out by chance, which an export cannot ask of a number that is drawn: at a rate of 0 none is.
+
+    An exported program does not draw that number. With ``rewinds`` eager PyTorch goes back to where it was before, so that both draw the same after it.
+    """
+
+    def __init__(self, rewinds: bool = False) -> None:
+        super().__init__()
+        self._rewinds = rewinds
+        #: The last number that was drawn by itself, and the generator's state before and after it.
+        self._drawn: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _COMPARISONS and len(args) == 2 and self._drawn is not None and args[0] is self._drawn[0] and isinstance(args[1], (int, float)):
+            if args[1] > 0.0:
+                raise PlimsollError(
+                    f"the module leaves out a layer with a probability of {args[1]:g} (LayerDrop), and which layers run must be known before: set that rate to 0"
+                )
+            _, before, after = self._drawn
+            if before is not None and torch.equal(torch.get_rng_state(), after):
+                torch.set_rng_state(before)
+            return False
+        before = torch.get_rng_state() if self._rewinds and func is torch.rand else None
+        result = func(*args, **kwargs)
+        if func is torch.rand and isinstance(result, torch.Tensor) and result.dim() == 0:
+            self._drawn = (result, before, torch.get_rng_state() if self._rewinds else None)
+        return result
+
+
+@contextlib.contextmanager
+def _masks_as_given() -> Iterator[None]:
+    """Lets ``nn.Transformer`` use a mask as it is, without looking whether it is the causal one: that would ask for the numbers in it."""
+    parts = torch.nn.modules.transformer
+    own = getattr(parts, "_detect_is_causal_mask", None)
+    if own is None:
+        yield
+        return
+    parts._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        parts._detect_is_causal_mask = own
 
 
 def _detach(part: torch.fx.GraphModule) -> None:
@@ -38,3 +102,26 @@ def _detach(part: torch.fx.GraphModule) -> None:
             detached.meta.update(result.meta)
             result.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
     part.recompile()
+
+
+def _drop_checks(part: torch.fx.GraphModule) -> None:
+    """Leaves out checks of numbers inside tensors, and what was computed for these alone: no plan can stop in the middle."""
+    aten = torch.ops.aten
+    checks = {aten._assert_async.msg, aten._assert_async.default, aten._assert_scalar.default}
+    for node in reversed(list(part.graph.nodes)):
+        is_check = node.op == "call_function" and node.target in checks
+        is_number = node.op == "call_function" and (node.target is aten.item.default or "SymBool" in type(node.meta.get("val")).__name__)
+        if not node.users and (is_check or is_number):
+            part.graph.erase_node(node)
+    part.recompile()
+
+
+def _taken_apart(program: Any) -> dict[Any, Any]:
+    """How ops of a program are made of others, for those that the engine does not know."""
+    known = set(_native.torch_ops())
+    ops = {node.target for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule) for node in part.graph.nodes if node.op == "call_function"}
+    unknown = [op for op in ops if isinstance(op, torch._ops.OpOverload) and str(op) not in known]
+    if not unknown:
+        return {}
+    table = torch.export.default_decompositions()
+    return {op: table[op] for op in unknown if op in table}

@@ -59,8 +59,10 @@ class Batch:
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
-    """The bytes of a tensor as an array; of element types that NumPy lacks, as numbers of the same size."""
-    tensor = tensor.detach().cpu().contiguous()
+    """The bytes of a tensor as an array; of element types that NumPy lacks, as numbers of the same size; of complex numbers the pairs."""
+    tensor = tensor.detach().cpu().resolve_conj().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)
     return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)
@@ -142,6 +144,12 @@ class Program:
         """Whether it draws random numbers."""
         tag = torch.Tag.nondeterministic_seeded
         return any(tag in getattr(node.target, "tags", ()) for node in self.exported.graph.nodes if not _is_still(node))
+
+    @property
+    def has_float16(self) -> bool:
+        """Whether something is computed in float16."""
+        made = (node.meta.get("val") for node in self.exported.graph.nodes if node.op == "call_function")
+        return any(isinstance(value, torch.Tensor) and value.dtype == torch.float16 for value in made)
 
     def handed(self) -> dict[str, Any]:
         """What the engine is given of it."""

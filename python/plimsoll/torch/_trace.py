@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Iterable, Sequence
 
 import torch
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from plimsoll.errors import PlimsollError
@@ -46,7 +46,7 @@ class Trace:
             for node in graph.nodes:
                 if node in given:
                     real = given[node]
-                    faked[node] = fake.from_tensor(real) if isinstance(real, torch.Tensor) else real
+                    faked[node] = _sketch(fake, real) if isinstance(real, torch.Tensor) else real
                     for tensor in _tensors(faked[node]):
                         number = self._number(tensor)
                         if number is not None:
@@ -203,6 +203,13 @@ def _host_peaks(ops: Sequence[_Op]) -> dict[Any, int]:
 def resolved(arguments: Any, value: Callable[[torch.fx.Node], Any]) -> Any:
     """Arguments with the value of each node in its place."""
     return torch.fx.node.map_arg(arguments, value)
+
+
+def _sketch(fake: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A sketch of a tensor, or of what is itself one of somebody else's."""
+    if isinstance(tensor, FakeTensor):
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return fake.from_tensor(tensor)
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:

@@ -49,6 +49,8 @@ class Trainer:
         clip_norm: gradients longer than this, all together, are shortened to it, as by ``torch.nn.utils.clip_grad_norm_``.
         clip_value: every element of a gradient is held between minus and plus this.
         accumulate: so many steps make one update, with the mean of their gradients.
+        scaler: where the module computes in float16 (``autocast``), its loss is scaled so that small gradients do not vanish, steps whose gradients are not finite are left out, and
+            :meth:`sync` gives the scale back.
         micro_batch: so many samples run at a time; without a word, the plan says.
         exact: how far plans may depart from the bits of a run without a limit: ``bitwise``, ``reassociated`` or ``approximate``.
         dynamic_shapes: for each tensor of a batch the axes that change, as for ``torch.export.export``; without a word, the first axis.
@@ -68,6 +70,7 @@ class Trainer:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         accumulate: int = 1,
+        scaler: torch.amp.GradScaler | None = None,
         micro_batch: int | None = None,
         exact: str = "reassociated",
         dynamic_shapes: Any = None,
@@ -95,9 +98,14 @@ class Trainer:
             "clip_norm": clip_norm,
             "clip_value": clip_value,
             "accumulate": accumulate,
+            "scaled": scaler is not None and scaler.is_enabled(),
             "seed": (torch.initial_seed() if seed is None else seed) & (2**63 - 1),
         }
         self._dynamic_shapes, self._check = dynamic_shapes, check
+        self._scaler = _known(scaler) if self._settings["scaled"] else None
+        #: What the last loss was scaled by, and whether its update was left out since gradients were not finite; only with a ``scaler``.
+        self.loss_scale: float | None = None
+        self.skipped = False
         named = [*_named(model, "")]
         if isinstance(loss_fn, torch.nn.Module):
             named += _named(loss_fn, "loss_fn.")
@@ -125,7 +133,7 @@ class Trainer:
         """One step on a batch; its loss."""
         batch = self._ready(batch)
         self._begin(batch)
-        loss, self.gradient_norm = self._native.step(batch.arrays(), self._optimizer.rates())
+        loss, self.gradient_norm, self.loss_scale, self.skipped = self._native.step(batch.arrays(), self._optimizer.rates())
         self._optimizer.stepped()
         for notice in self._native.notices():
             warnings.warn(notice, stacklevel=2)
@@ -216,6 +224,8 @@ class Trainer:
                 data = bytearray(self._native.read(name))
                 tensor.copy_(torch.frombuffer(data, dtype=tensor.dtype).reshape(tensor.shape))
         self._optimizer.store(self._native.read, self._trained, self._unused)
+        if self._scaler is not None and self.loss_scale is not None:
+            self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": self.loss_scale})
 
     @property
     def _unused(self) -> set[str]:
@@ -247,6 +257,8 @@ class Trainer:
         native = _native.TorchTraining(program.handed(), {**self._settings, "frozen": frozen})
         if self._check:
             self._checked = check(program, native, batch, self._trained)
+        if self._scaler is None and program.has_float16:
+            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
         self._program, self._native, self._form = program, native, batch.form()
 
     def _begin(self, batch: Batch) -> None:
@@ -254,6 +266,8 @@ class Trainer:
             return
         self._native.begin(self._optimizer.groups(self._trained), batch.shapes)
         self._optimizer.load(self._native.write, self._trained, self._unused)
+        if self._scaler is not None:
+            self._native.write("training.loss_scale", np.full((), self._scaler.get_scale(), np.float32))
         self._begun = True
 
     def _in_eval(self, make: Callable[[], Program]) -> Program:
@@ -265,6 +279,14 @@ class Trainer:
         finally:
             for part, mode in modes.items():
                 part.training = mode
+
+
+def _known(scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+    """A scaler whose settings are followed; others are refused."""
+    settings = (scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval())
+    if settings != (2.0, 0.5, 2000):
+        raise PlimsollError(f"a GradScaler doubles its scale after 2000 steps and halves it here; this one has growth, backoff and interval of {settings}")
+    return scaler
 
 
 def _named(module: torch.nn.Module, before: str) -> list[tuple[str, torch.nn.Parameter]]:

@@ -113,7 +113,7 @@ impl Layout {
                 })
                 .collect(),
         });
-        let scale = recipe.request.precision.needs_loss_scale().then(|| LossScale {
+        let scale = recipe.needs_loss_scale().then(|| LossScale {
             scale: keep("training.loss_scale".into(), f32s.clone(), Start::Value(LossScale::START)),
             good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
             patience: recipe.optimizer.patience(),

@@ -59,6 +59,8 @@ pub struct Recipe {
     /// How many steps make one update: their gradients are added up, and the update is made with their mean. A norm is clipped of that mean.
     /// Statistics that layers keep by themselves change at every step.
     pub accumulate: usize,
+    /// Whether the loss is scaled before its gradients are taken, whatever the request's precision: for a model with f16 of its own inside.
+    pub scales_loss: bool,
     /// What is counted beside the loss.
     pub metrics: Vec<Measure>,
     /// The types of the model's inputs.
@@ -103,6 +105,7 @@ impl Recipe {
             request: MemoryRequest::default(),
             clip: None,
             accumulate: 1,
+            scales_loss: false,
             metrics: Vec::new(),
             inputs: vec![input],
             labels: vec![labels],
@@ -157,14 +160,25 @@ impl Recipe {
         self.inputs.iter().chain(&self.labels).cloned().collect()
     }
 
+    pub(super) fn needs_loss_scale(&self) -> bool {
+        self.scales_loss || self.request.precision.needs_loss_scale()
+    }
+
+    /// Whether the first axis of all that a step is given counts samples. That of a graph's edges, say, does not: such a step is not split,
+    /// and takes one shape.
+    fn is_batched(&self) -> bool {
+        let mut firsts = self.inputs.iter().chain(&self.labels).map(|ty| ty.shape.first());
+        firsts.next().is_none_or(|first| firsts.all(|other| other == first))
+    }
+
     pub(super) fn options(&self) -> StepOptions {
         StepOptions {
             request: self.request.clone(),
-            batched: true,
+            batched: self.is_batched(),
             reserved: self.reserved,
             host_beside: self.host_beside,
             ahead: self.ahead,
-            guarded: !self.request.precision.needs_loss_scale(),
+            guarded: !self.needs_loss_scale(),
             shared: self.rank.ranks > 1,
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),

@@ -217,6 +217,13 @@ pub(super) fn converted(x: &Tensor, dtype: DType) -> Result<Tensor> {
     }
 }
 
+/// The square root of a sum of squares, whose gradient where it is 0 is 0, as PyTorch has it.
+pub(super) fn length(squares: &Tensor) -> Result<Tensor> {
+    let zero = squares.full_like(Type::new(squares.dtype(), []), 0.0)?;
+    let is_zero = squares.equal(&zero)?;
+    is_zero.select(&zero, &is_zero.select(&zero.add_scalar(1.0)?, squares)?.sqrt()?)
+}
+
 /// Two operands, tensors or numbers, in the type of the result.
 fn binary(
     c: &mut Call<'_, '_>,
@@ -349,7 +356,7 @@ fn fused(c: &mut Call<'_, '_>, divides: bool) -> Values {
 }
 
 /// A function of fractions: whole numbers become the type that the program says first.
-fn float(c: &mut Call<'_, '_>, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Values {
+pub(super) fn float(c: &mut Call<'_, '_>, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Values {
     let out = c.out_dtype(0)?;
     mapped(c, |x| f(&converted(x, out)?))
 }

@@ -1,7 +1,7 @@
 //! Elements and slices by index.
 
 use plimsoll_graph::ops::PutAlongAdd;
-use plimsoll_graph::{DType, GatherOps, GradientOps, IndexPutOps, Site, TensorOps, Type};
+use plimsoll_graph::{CumulativeOps, DType, GatherOps, GradientOps, IndexPutOps, Site, TensorOps, Type};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
@@ -102,8 +102,21 @@ pub(super) const OPS: Table = &[
         let includes = c.flag("include_self")?;
         match (how.as_str(), includes) {
             ("sum", true) => one(added_along(&x, &places, &from, at)?),
+            ("sum" | "mean", _) => one(averaged_along(&x, &places, &from, at, how == "mean", includes)?),
+            ("amax", _) => one(largest_along(&x, &places, &from, at, includes)?),
+            ("amin", _) => one(largest_along(&x.neg()?, &places, &from.neg()?, at, includes)?.neg()?),
             (how, _) => Err(refuse(format!("puts elements by their {how}, which is not known here"))),
         }
+    }),
+    ("aten.masked_scatter.default", |c| {
+        let (x, mask, from) = (c.tensor("self")?, c.tensor("mask")?, c.tensor("source")?);
+        let (n, count) = (x.shape().elements(), from.shape().elements());
+        let mask = mask.broadcast(x.shape())?.reshape([n])?;
+        // What is true takes the next element of the source.
+        let next =
+            mask.cast(DType::I64)?.cumsum(0)?.add_scalar(-1.0)?.clamp(0.0, count.max(1) as f64 - 1.0)?;
+        let taken = from.cast(x.dtype())?.reshape([count])?.gather(&next, 0)?;
+        one(mask.select(&taken, &x.reshape([n])?)?.reshape(x.shape())?)
     }),
     ("aten.one_hot.default", |c| {
         let (x, classes) = (c.tensor("self")?, c.int("num_classes")?);
@@ -155,6 +168,48 @@ fn added_along(x: &Tensor, places: &Tensor, from: &Tensor, at: usize) -> Result<
         (0..x.shape().rank()).map(|axis| (0, x.shape()[axis].saturating_sub(sums.shape()[axis]))).collect();
     let sums = if more.iter().all(|pad| *pad == (0, 0)) { sums } else { sums.pad(&more, 0.0)? };
     x.add(&sums)
+}
+
+/// `x` with the sums or means of elements at their places along an axis, `x`'s own among them or not.
+fn averaged_along(
+    x: &Tensor,
+    places: &Tensor,
+    from: &Tensor,
+    at: usize,
+    is_mean: bool,
+    includes: bool,
+) -> Result<Tensor> {
+    let ones = from.full_like(from.ty().clone(), 1.0)?;
+    let none = x.full_like(x.ty().clone(), 0.0)?;
+    let own = x.full_like(x.ty().clone(), if includes { 1.0 } else { 0.0 })?;
+    let counts = added_along(&own, places, &ones, at)?;
+    let sums = added_along(if includes { x } else { &none }, places, from, at)?;
+    let is_reached = counts.greater(&none)?;
+    let one = x.full_like(Type::new(x.dtype(), []), 1.0)?;
+    let result = if is_mean { sums.div(&counts.maximum(&one)?)? } else { sums };
+    is_reached.select(&result, x)
+}
+
+/// `x` with the largest of the elements at each place along an axis, `x`'s own among them or not. Every place looks at all elements.
+fn largest_along(x: &Tensor, places: &Tensor, from: &Tensor, at: usize, includes: bool) -> Result<Tensor> {
+    let from = x_along(from, places, usize::MAX)?.cast(x.dtype())?;
+    let same_elsewhere = x.shape().rank() == places.shape().rank()
+        && (0..x.shape().rank()).all(|i| i == at || x.shape()[i] == places.shape()[i]);
+    if !same_elsewhere {
+        return Err(refuse("puts the largest by indices of fewer than all rows, which is not known here"));
+    }
+    let mut wide = places.shape().to_vec();
+    wide.insert(at, 1);
+    let mut all = wide.clone();
+    all[at] = x.shape()[at];
+    let place = places.iota_like(Type::new(places.dtype(), &all[..]), at)?;
+    let is_own = wrapped(places, x.shape()[at])?.reshape(&wide[..])?.equal(&place)?;
+    let least = x.full_like(Type::new(x.dtype(), []), f64::NEG_INFINITY)?;
+    let largest = is_own.select(&from.reshape(&wide[..])?, &least)?.max(&[at + 1], false)?;
+    if includes {
+        return largest.maximum(x);
+    }
+    largest.greater(&least)?.select(&largest, x)
 }
 
 /// `x` with elements in their places along an axis; of several for one place the last stays.

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use plimsoll_graph::{EinsumOps, TensorOps};
+use plimsoll_graph::{EinsumOps, Shape, TensorOps};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::einsum::without_dots;
 use plimsoll_run::{Result, Tensor};
@@ -76,6 +76,8 @@ pub(super) const OPS: Table = &[
         let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().rank()).collect();
         one(Tensor::einsum(&without_dots(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
     }),
+    ("aten.cdist.default", |c| distances(c)),
+    ("aten._cdist_forward.default", |c| distances(c)),
     ("aten.cosine_similarity.default", |c| {
         let (a, b, eps) = (c.laid("x1")?, c.laid("x2")?, c.float("eps")?);
         let rank = a.rank().max(b.rank());
@@ -88,6 +90,27 @@ pub(super) const OPS: Table = &[
         one(a.div(&norm(&a)?)?.mul(&b.div(&norm(&b)?)?)?.sum(&[at], false)?)
     }),
 ];
+
+/// How far each row of one is from each of the other.
+fn distances(c: &mut Call<'_, '_>) -> Values {
+    let (a, b, power) = (c.tensor("x1")?, c.tensor("x2")?, c.float("p")?);
+    let _ = c.value("compute_mode");
+    let (ra, rb) = (a.shape().rank(), b.shape().rank());
+    if ra < 2 || rb < 2 || !(power == 1.0 || power == 2.0) {
+        return Err(refuse(format!("takes distances by the power {power}, or of what is no rows")));
+    }
+    let wide = |x: &Tensor, at: usize| {
+        let mut shape = x.shape().to_vec();
+        shape.insert(at, 1);
+        x.reshape(shape)
+    };
+    let apart = wide(&a, ra - 1)?.sub(&wide(&b, rb - 2)?)?;
+    let last = apart.shape().rank() - 1;
+    if power == 1.0 {
+        return one(apart.abs()?.sum(&[last], false)?);
+    }
+    one(super::elementwise::length(&apart.square()?.sum(&[last], false)?)?)
+}
 
 /// β · self + α · a b
 fn added(c: &mut Call<'_, '_>, a: &str, b: &str) -> Values {
@@ -120,6 +143,7 @@ fn product(a: &Laid, b: &Laid) -> Result<Tensor> {
     let matrix_a = if ra == 1 { a.reshape([1, la[0]])? } else { a.clone() };
     let matrix_b = if rb == 1 { b.reshape([lb[0], 1])? } else { b.clone() };
     let ((x, tx), (y, ty)) = (as_matrix(&matrix_a)?, as_matrix(&matrix_b)?);
+    let (x, y) = if ra > 2 && rb > 2 { stacked(x, y)? } else { (x, y) };
     let z = x.matmul_with(&y, None, tx, ty)?;
     let mut shape = z.shape().to_vec();
     if rb == 1 {
@@ -129,6 +153,23 @@ fn product(a: &Laid, b: &Laid) -> Result<Tensor> {
         shape.remove(shape.len() - 1 - usize::from(rb != 1));
     }
     z.reshape(shape)
+}
+
+/// Two stacks of matrices, each repeated to the stack that both make where theirs differ.
+fn stacked(x: Tensor, y: Tensor) -> Result<(Tensor, Tensor)> {
+    let outer = |t: &Tensor| t.shape()[..t.shape().rank() - 2].to_vec();
+    let (ox, oy) = (outer(&x), outer(&y));
+    if ox == oy {
+        return Ok((x, y));
+    }
+    let both = Shape::from(ox).broadcast(&Shape::from(oy));
+    let both = both.ok_or_else(|| refuse(format!("multiplies stacks {} and {}", x.shape(), y.shape())))?;
+    let wide = |t: &Tensor| {
+        let rank = t.shape().rank();
+        let shape: Vec<usize> = both.iter().chain(&t.shape()[rank - 2..]).copied().collect();
+        if t.shape()[..] == shape[..] { Ok(t.clone()) } else { t.broadcast(shape) }
+    };
+    Ok((wide(&x)?, wide(&y)?))
 }
 
 /// A stack of matrices, and whether each is to be read transposed.

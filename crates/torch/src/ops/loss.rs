@@ -182,10 +182,29 @@ fn weighted_mean(
     let out = c.out_dtype(0)?;
     match c.int("reduction")? {
         0 => one(losses.cast(out)?),
-        1 => one(losses.sum(&[], false)?.div(&shares.sum(&[], false)?)?.cast(out)?),
+        1 => one(counted_mean(c, &losses, &shares)?.cast(out)?),
         2 => one(losses.sum(&[], false)?.cast(out)?),
         other => Err(refuse(format!("reduces by {other}"))),
     }
+}
+
+/// The sum of losses over the sum of what their labels count for. Where that is known of the whole batch it is a mean over samples, of which
+/// parts add up.
+fn counted_mean(c: &Call<'_, '_>, losses: &Tensor, shares: &Tensor) -> Result<Tensor> {
+    let whole = || losses.sum(&[], false)?.div(&shares.sum(&[], false)?);
+    let (Some(share), Some(&rows)) = (&c.share, losses.shape().first()) else { return whole() };
+    let samples = share.shape().elements();
+    let share = share.cast(losses.dtype())?;
+    let share = if rows == samples {
+        let mut shape = vec![1; losses.shape().rank()];
+        shape[0] = samples;
+        share.reshape(shape)?
+    } else if losses.shape().rank() == 1 && rows.is_multiple_of(samples) {
+        share.reshape([samples, 1])?.broadcast([samples, rows / samples])?.reshape([rows])?
+    } else {
+        return whole();
+    };
+    losses.mul(&share)?.mean(&[], false)
 }
 
 fn cross_entropy(c: &mut Call<'_, '_>) -> Values {
@@ -207,10 +226,9 @@ fn cross_entropy(c: &mut Call<'_, '_>) -> Values {
             None => t,
         };
         let losses = x.dense_softmax_cross_entropy(&t)?;
-        let samples = losses.shape().elements().max(1);
         return match c.int("reduction")? {
             0 => one(losses.cast(out)?),
-            1 => one(losses.sum(&[], false)?.mul_scalar(1.0 / samples as f64)?.cast(out)?),
+            1 => one(losses.mean(&[], false)?.cast(out)?),
             _ => one(losses.sum(&[], false)?.cast(out)?),
         };
     }
@@ -238,7 +256,7 @@ fn cross_entropy(c: &mut Call<'_, '_>) -> Values {
     let both = losses.mul_scalar(1.0 - smoothing)?.add(&spread.mul_scalar(smoothing / classes as f64)?)?;
     match c.int("reduction")? {
         0 => one(both.cast(out)?),
-        1 => one(both.sum(&[], false)?.div(&shares.sum(&[], false)?)?.cast(out)?),
+        1 => one(counted_mean(c, &both, &shares)?.cast(out)?),
         _ => one(both.sum(&[], false)?.cast(out)?),
     }
 }

@@ -3,15 +3,23 @@
 //! Ops are kept whole where the engine has a kernel for them and composed otherwise. Arguments are read by name; one that nobody reads is
 //! an error (`Call::finish`). Element types of results are those that the program says.
 
+mod angle;
 mod attention;
+mod bag;
 mod compare;
+pub(crate) mod complex;
 mod conv;
 mod create;
+mod cut;
 mod elementwise;
+mod experts;
+mod fourier;
 mod index;
+mod join;
 mod linear;
 mod loss;
 mod norm;
+mod pad;
 mod pool;
 mod random;
 mod recurrent;
@@ -19,6 +27,7 @@ mod reduce;
 mod resize;
 mod shape;
 mod symbolic;
+mod windows;
 
 use std::sync::LazyLock;
 
@@ -27,10 +36,10 @@ use plimsoll_run::{Result, Tensor};
 use rustc_hash::FxHashMap;
 
 use crate::call::Call;
-use crate::model::described;
 use crate::program::{Program, short};
 use crate::schema::{Argument, Graph, Node};
 use crate::value::Value;
+use crate::walk::described;
 
 /// What computes an op.
 pub(crate) type Run = fn(&mut Call<'_, '_>) -> Result<Vec<Value>>;
@@ -39,15 +48,23 @@ pub(crate) type Run = fn(&mut Call<'_, '_>) -> Result<Vec<Value>>;
 pub(crate) type Table = &'static [(&'static str, Run)];
 
 const TABLES: &[Table] = &[
+    angle::OPS,
     attention::OPS,
+    bag::OPS,
     compare::OPS,
+    complex::OPS,
     conv::OPS,
     create::OPS,
+    cut::OPS,
     elementwise::OPS,
+    experts::OPS,
+    fourier::OPS,
     index::OPS,
+    join::OPS,
     linear::OPS,
     loss::OPS,
     norm::OPS,
+    pad::OPS,
     pool::OPS,
     random::OPS,
     recurrent::OPS,
@@ -55,6 +72,7 @@ const TABLES: &[Table] = &[
     resize::OPS,
     shape::OPS,
     symbolic::OPS,
+    windows::OPS,
 ];
 
 static ALL: LazyLock<FxHashMap<&'static str, Run>> =
@@ -73,6 +91,11 @@ pub fn known_ops() -> Vec<&'static str> {
 
 pub(crate) fn find(op: &str) -> Option<Run> {
     ALL.get(op).copied()
+}
+
+/// Whether an op draws random numbers.
+pub(crate) fn draws(op: &str) -> bool {
+    random::OPS.iter().any(|(own, _)| *own == op)
 }
 
 /// That every op of a program is known, before any of it runs.

@@ -78,6 +78,14 @@ pub(super) const OPS: Table = &[
         let (key, stream) = only_in_training(c)?;
         one(converted(&key.random_uniform(Type::new(DType::F32, shape), stream, low, high)?, out)?)
     }),
+    ("aten.exponential.default", |c| {
+        let shape = c.laid("self")?.shape().to_vec();
+        let (rate, out) = (c.float("lambd")?, c.out_dtype(0)?);
+        let (key, stream) = only_in_training(c)?;
+        // -ln(1 - u) / λ: u is below 1.
+        let drawn = key.random_uniform(Type::new(DType::F32, shape), stream, 0.0, 1.0)?;
+        one(converted(&drawn.rsub_scalar(1.0)?.log()?.mul_scalar(-1.0 / rate)?, out)?)
+    }),
     ("aten.randint.low", |c| {
         let (low, high) = (c.float("low")?, c.float("high")?);
         whole(c, low, high)

@@ -91,7 +91,7 @@ fn layers(c: &mut Call<'_, '_>, cell: Cell) -> Values {
     // States are [levels · ways, B, H].
     let state = |which: usize, at: usize| -> Result<Option<Tensor>> {
         let Some(all) = states.get(which) else { return Ok(None) };
-        let one = super::shape::selected(all, 0, at)?.plain()?;
+        let one = super::cut::selected(all, 0, at)?.plain()?;
         let width = one.shape().last().copied().unwrap_or(0);
         one.reshape([batch, width]).map(Some)
     };

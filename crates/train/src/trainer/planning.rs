@@ -207,6 +207,7 @@ impl Trainer {
             request: self.request.clone(),
             clip: self.clip,
             accumulate: 1,
+            scales_loss: false,
             metrics: self.metrics.clone(),
             inputs: inputs.to_vec(),
             labels: labels.to_vec(),
