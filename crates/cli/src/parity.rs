@@ -38,7 +38,7 @@ const MOST_GRADIENTS: usize = 8;
 
 /// Compares and prints.
 pub fn run(args: &Args) -> Result<(), Stop> {
-    let config = args.looked.settings()?;
+    let mut config = args.looked.settings()?;
     let Some(named) = config.precision.clone() else {
         let why = "parity holds one precision against another; name the first with --precision mixed-bf16";
         return Err(Stop::Usage(why.into()));
@@ -46,9 +46,16 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     if named == args.against {
         return Err(Stop::Usage(format!("--precision and --against both name {named}; name two precisions")));
     }
-    if config.memory.is_some() || config.samples().is_none() {
+    if args.looked.flags().memory.is_some() || config.samples().is_none() {
         let why = "parity keeps every activation to compare it; leave --memory and --batch auto out, and name a small --batch";
         return Err(Stop::Usage(why.into()));
+    }
+    // A run that was under a limit can be looked at too.
+    if let Some(limit) = config.memory.take() {
+        eprintln!(
+            "plimsoll: the memory limit {limit} of {} is not taken: everything is kept to be compared",
+            args.looked.model
+        );
     }
     let other = Config { precision: Some(args.against.clone()), ..config.clone() };
     other.precision().map_err(|Failure(why)| Stop::Usage(format!("--against: {why}")))?;

@@ -51,6 +51,11 @@ impl Looked {
     pub fn settings(&self) -> Result<Config, Stop> {
         without_training(Some(&self.model), &self.config)
     }
+
+    /// What of them was asked for here, and does not stand in the file of settings or the run that is named.
+    pub fn flags(&self) -> &Config {
+        &self.config
+    }
 }
 
 /// The flags over the file of settings or the run that is named, or with the model that is named.

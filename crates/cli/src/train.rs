@@ -232,6 +232,11 @@ impl Run<'_> {
         }
         let Setup { model_setup, mut trainer, train, .. } = setup;
         let signals = Signals::listen(&trainer.stop_handle())?;
+        let epochs = trainer.progress().epoch;
+        if resumed && session.is_text() && epochs >= config.epochs.unwrap_or(1) {
+            let had = counted(epochs, "epoch");
+            say!("the run has had {had} and no more are asked for: nothing is left to train (--epochs)");
+        }
         if let Err(error) = trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))) {
             let step = trainer.progress().step;
             let fault = Event::new("fault").at(step).because(error.to_string());

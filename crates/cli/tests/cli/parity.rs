@@ -1,6 +1,6 @@
 //! `plimsoll parity` from outside: precisions side by side.
 
-use crate::common::lines;
+use crate::common::{Scratch, lines, plimsoll};
 use serde_json::Value;
 
 fn parity(more: &[&str]) -> Result<Value, String> {
@@ -40,6 +40,19 @@ fn wider_precisions_are_nearer() {
     let rough = parity(&["--precision", "mixed-bf16"]).unwrap();
     assert!(worst(&wide) < 1e-5 && wide["parts_at"].is_null(), "{wide}");
     assert!(worst(&wide) < worst(&half) && worst(&half) < worst(&rough));
+}
+
+#[test]
+fn a_limit_that_stands_in_the_settings_is_left_out_with_a_word() {
+    let scratch = Scratch::new("parity");
+    let file = scratch.path("run.toml");
+    std::fs::write(&file, "model = \"cnn\"\ndata = \"digits\"\nbatch = 8\nwidth = 2\nmemory = \"100MiB\"\n")
+        .unwrap();
+    let words = ["parity", &file, "--precision", "mixed-bf16", "--take", "16", "--steps", "0"];
+    let done = plimsoll().args(words).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && said.contains("the memory limit 100MiB of"), "{said}");
+    assert!(parity(&["--precision", "mixed-bf16", "--memory", "1GiB"]).is_err());
 }
 
 #[test]

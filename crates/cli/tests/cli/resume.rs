@@ -12,6 +12,38 @@ fn arguments(out: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_run_that_is_done_says_that_nothing_is_left() {
+    let scratch = Scratch::new("done");
+    let out = scratch.path("run");
+    let words = [
+        "train",
+        "mlp",
+        "--data",
+        "digits",
+        "--width",
+        "4",
+        "--take",
+        "40",
+        "--threads",
+        "1",
+        "--epochs",
+        "2",
+    ];
+    assert!(plimsoll().args(words).args(["--out", &out]).output().unwrap().status.success());
+    let again = |more: &[&str]| {
+        let done = plimsoll().args(["train", "--resume", "--out", &out]).args(more).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    for more in [&[][..], &["--epochs", "1"]] {
+        let said = again(more);
+        assert!(said.contains("the run has had 2 epochs and no more are asked for"), "{said}");
+    }
+    let said = again(&["--epochs", "3"]);
+    assert!(said.contains("epoch   3") && !said.contains("nothing is left"), "{said}");
+}
+
+#[test]
 fn a_run_that_is_killed_twenty_times_ends_with_the_same_bits() {
     let scratch = Scratch::new("killed");
     let (whole, killed) = (scratch.path("whole"), scratch.path("killed"));

@@ -256,15 +256,24 @@ impl StepToPlan {
         Ok(elsewhere.total() + whole_pages(device, candidate.floor().max(planning(device, ops))))
     }
 
-    /// What the process takes beside the arena.
-    fn account(&self, outputs: &[Type]) -> FixedMemory {
+    /// The sizes of the blocks in which the step is given a batch and gives back `outputs`; of a batch of fewer samples, where it is asked for.
+    pub(super) fn staged(&self, outputs: &[Type], samples: Option<usize>) -> Vec<usize> {
         // The first form of a step leaves room for what later ones give back: a few numbers each.
         let (inputs, later) = match self.present.inputs {
             true => (&[][..], None),
             false => (&self.step.inputs[..], Some(LATER_OUTPUTS)),
         };
         let next = if self.options.ahead { inputs } else { &[] };
-        let staged = inputs.iter().chain(next).chain(outputs).map(Type::bytes).chain(later);
+        let given = inputs.iter().chain(next).map(|ty| match (samples, self.step.batch) {
+            (Some(samples), Some(batch)) if ty.shape.first() == Some(&batch) => ty.bytes() / batch * samples,
+            _ => ty.bytes(),
+        });
+        given.chain(outputs.iter().map(Type::bytes)).chain(later).collect()
+    }
+
+    /// What the process takes beside the arena.
+    fn account(&self, outputs: &[Type]) -> FixedMemory {
+        let staged = self.staged(outputs, None).into_iter();
         let mut account =
             FixedMemory::measure(&self.step.device, staged, self.options.reserved, self.present.others);
         // State that may go to the host counts with the candidates that keep it on the device.

@@ -12,7 +12,7 @@ use super::fixed::planning;
 use super::limits::{StepLimits, is_worth_interleaving, micro_batch_sizes};
 use super::placement::StatePlacement;
 use super::subject::MANY_OPS;
-use crate::device::{padded, whole_pages};
+use crate::device::{blocks, whole_pages};
 use crate::error::{Error, Result};
 use crate::memory::Remedy;
 use crate::trace::Traced;
@@ -116,8 +116,8 @@ impl StepToPlan {
     ) -> Result<Option<Remedy>> {
         let batch = self.step.batch.unwrap_or(1);
         let mut fewer = self.whole(&self.step.trace(Some(samples))?, placement)?;
-        let row = |ty: &plimsoll_graph::Type| padded(ty.bytes() / batch * (batch - samples));
-        let saved: Bytes = self.step.inputs.iter().map(row).sum();
+        let staged = |samples| blocks(&self.step.device, self.staged(&limits.outputs, samples).into_iter());
+        let saved = staged(None).saturating_sub(staged(Some(samples)));
         let floor = self.with_planning(fewer.floor(), fewer.ops());
         // Micro-batches of fewer samples may be more of them, and a search leaves the more behind; where they are not looked at, nothing.
         let parts = side_by_side_parts(samples).filter(|_| is_worth_interleaving(&mut fewer)).unwrap_or(0);
