@@ -11,14 +11,17 @@ use plimsoll::internals::hub::Config;
 use plimsoll::ranks::{Imagined, Machine};
 use serde_json::{Value, json};
 
-const PRODUCTS: f64 = 0.75;
-const ATTENTION: f64 = 0.55;
-const MEMORY: f64 = 0.8;
-/// Bytes that ops other than products and attention move for an element of a row, and for one inside the MLP.
-const PER_ELEMENT: f64 = 106.0;
-const PER_INNER: f64 = 10.0;
-/// Bytes that the loss moves for each logit: a few passes in f32, there and back.
-const PER_LOGIT: f64 = 40.0;
+/// How much of a machine kernels reach, and what they move beside products and attention.
+struct Efficiency {
+    products: f64,
+    attention: f64,
+    memory: f64,
+    /// Bytes for an element of a row, for one inside the MLP, and for each logit (a few passes in f32, there and back).
+    moved: [f64; 3],
+}
+
+const REACHED: Efficiency =
+    Efficiency { products: 0.75, attention: 0.55, memory: 0.8, moved: [106.0, 10.0, 40.0] };
 
 /// What of the forward pass is computed again on the way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,11 +93,11 @@ impl Sizes {
         // Causal: half of all pairs. The way back takes two and a half times as many operations.
         let attention = 2.0 * rows * tokens * tokens * self.queries * self.layers;
         let attention = attention * if again == Again::All { 4.5 } else { 3.5 };
-        let bytes = n * self.layers * (PER_ELEMENT * self.width + PER_INNER * self.inner);
+        let bytes = n * self.layers * (REACHED.moved[0] * self.width + REACHED.moved[1] * self.inner);
         let bytes = bytes * if again == Again::Nothing { 3.0 } else { 4.0 };
-        products / (PRODUCTS * machine.flops_16)
-            + attention / (ATTENTION * machine.flops_16)
-            + (bytes + n * self.vocabulary * PER_LOGIT) / (MEMORY * machine.memory_bandwidth)
+        products / (REACHED.products * machine.flops_16)
+            + attention / (REACHED.attention * machine.flops_16)
+            + (bytes + n * self.vocabulary * REACHED.moved[2]) / (REACHED.memory * machine.memory_bandwidth)
     }
 }
 

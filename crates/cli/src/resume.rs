@@ -29,7 +29,7 @@ pub fn settings(asked: Config, begun: Config, run: &Path) -> Result<Config, Fail
         precision "--precision", state "--state", seed "--seed", take "--take", classes "--classes", width "--width",
         depth "--depth", heads "--heads", patch "--patch", image "--image", sequence "--sequence",
         scale "--scale", augment "--augment", columns "--columns", stratified "--stratified", validation_split "--validation-split", on_error "--on-error", clip_norm "--clip-norm", average "--average",
-        prune "--prune", prune_schedule "--prune-schedule", prune_pattern "--prune-pattern", quantize_aware "--quantize-aware"
+        prune "--prune", prune_schedule "--prune-schedule", prune_pattern "--prune-pattern", quantize_aware "--quantize-aware", sync_batch_norm "--sync-batch-norm"
     );
     // Data that was moved may be named anew; its checkpoints say whether it is the same.
     let moved = begun.data.as_deref().is_some_and(|kept| is_path(kept) && !Path::new(kept).exists());
