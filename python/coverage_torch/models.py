@@ -127,7 +127,7 @@ _GPT = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions"
 _D_MODEL = {"vocab_size": 50, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 0, "max_position_embeddings": 64}
 _T5 = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0, "pad_token_id": 0}
 _PICTURES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
-_SOUND = {**_SMALL, "conv_dim": [16, 16], "conv_stride": [4, 2], "conv_kernel": [8, 3], "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "num_labels": 5, "classifier_proj_size": 16, "mask_time_prob": 0.0}
+_SOUND = {**_SMALL, "conv_dim": [16, 16], "conv_stride": [4, 2], "conv_kernel": [8, 3], "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4, "num_labels": 5, "classifier_proj_size": 16, "mask_time_prob": 0.0, "layerdrop": 0.0}
 #: Name, model, config, settings, and what it is given: words, pictures, or sound.
 TRANSFORMERS: list[tuple[str, str, str, dict[str, Any], str]] = [
     ("gpt2", "GPT2LMHeadModel", "GPT2Config", _GPT, "words"),

@@ -73,8 +73,9 @@ def names() -> list[str]:
     return found
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], listed: list[str]) -> str:
     """The page."""
+    left = len(set(listed) - {row["name"] for row in rows})
     versions = " and ".join(sorted({row["torch"] for row in rows if "torch" in row}))
     judged = [(row, verdict(row)) for row in sorted(rows, key=lambda row: row["name"])]
     count = lambda key: sum(found[key] for _, found in judged)
@@ -90,7 +91,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "an activation stands at the kink of a ReLU, rounding decides on which side, in PyTorch as here: PyTorch's own f32 is that of its plain run and, where that does not do, of the batch",
         "from its last sample to its first and of PyTorch without oneDNN, the farthest of them; and up to three draws of weights and inputs are tried, of which the nearest counts.",
         "",
-        f"{len(judged)} models: {share('loads')} load, {share('forward')} equal in the forward pass, {share('gradients')} in gradients, {share('steps')} in steps, **{share('all')} in all**.",
+        f"{len(judged)} models: {share('loads')} load, {share('forward')} equal in the forward pass, {share('gradients')} in gradients, {share('steps')} in steps, **{share('all')} in all**." + (f" {left} further models of the script's list have no row yet." if left else ""),
         "",
         "| model | forward | gradients f32 | f64 | steps | |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -102,7 +103,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             why = row["f64"] if isinstance(row.get("f64"), str) else f"apart at {row.get('where', '')}"
         bracket = f" ({number('noise')})" if number("noise") else ""
         # Where the libraries lie on a machine says nothing to others.
-        why = re.sub(r"/\S*/(?=(torchvision|timm|transformers)/)", "", str(why)).replace("|", "\\|")
+        why = re.sub(r"/\S*/(?=(torchvision|timm|transformers|coverage_torch)/)", "", str(why)).replace("|", "\\|")
         cells = [number("forward"), number("gradients") + bracket, number("f64"), number("steps")]
         lines.append(f"| {row['name']} | {' | '.join(cells)} | {'equal' if found['all'] else why} |")
     return "\n".join(lines) + "\n"
@@ -153,7 +154,7 @@ def main() -> None:
         for done in [pool.submit(run, todo[at : at + given.together]) for at in range(0, len(todo), given.together)]:
             done.result()
     if given.write:
-        given.write.write_text(table(list(rows.values())), encoding="utf-8")
+        given.write.write_text(table(list(rows.values()), names()), encoding="utf-8")
     found = [verdict(row) for name, row in rows.items() if name in set(wanted)]
     print(f"{len(found)} models, {sum(f['forward'] for f in found)} equal in the forward pass, {sum(f['all'] for f in found)} in all")
 

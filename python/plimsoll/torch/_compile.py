@@ -60,7 +60,9 @@ def compile(model: Any, memory: str | int, **settings: Any) -> Any:
     if settings.get("backend", "inductor") != "inductor":
         raise ValueError(f"the partitioner is one of the backend inductor, not of {settings['backend']}")
     partitioner = _Partitioner(memory)
-    compiled = torch.compile(model, dynamic=False, options={**options, "custom_partitioner_fn": partitioner}, **settings)
+    # What was compiled before, under another limit say, must not be taken from a cache.
+    own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}
+    compiled = torch.compile(model, dynamic=False, options={**options, **own}, **settings)
     compiled.wishes = partitioner.wishes
     return compiled
 
