@@ -506,3 +506,21 @@ def test_what_depends_on_constants_alone_is_computed_once():
     trainer = Trainer(model, loss_fn, torch.optim.SGD(model.parameters(), 0.1))
     wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), [batch], 3)
     assert [trainer.step(batch) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_module_made_for_one_batch_size_is_trained_whole():
+    """Numbers of samples that stand in the code hold a program to one size: it is not split, and that is no error."""
+    torch = _torch()
+    from plimsoll.torch import Trainer
+
+    nn = torch.nn
+    labels = torch.tensor([0, 2, 1, 3])
+    loss_fn = lambda y, x: nn.functional.cross_entropy(y, labels) + (y.gather(1, labels.unsqueeze(1)) - x[:, :1]).square().mean()
+    batch = (torch.randn(4, 6), torch.randn(4, 2))
+    ours = nn.Linear(6, 4)
+    theirs = copy.deepcopy(ours)
+    trainer = Trainer(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1))
+    wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), [batch], 3)
+    assert [trainer.step(batch) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)
+    with pytest.raises(plimsoll.PlimsollError, match="made for 4 samples"):
+        Trainer(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1), micro_batch=2).step(batch)

@@ -115,7 +115,8 @@ impl StepToPlan {
         placement: &StatePlacement,
     ) -> Result<Option<Remedy>> {
         let batch = self.step.batch.unwrap_or(1);
-        let mut fewer = self.whole(&self.step.trace(Some(samples))?, placement)?;
+        let Ok(traced) = self.step.trace_for(samples)? else { return Ok(None) };
+        let mut fewer = self.whole(&traced, placement)?;
         let staged = |samples| blocks(&self.step.device, self.staged(&limits.outputs, samples).into_iter());
         let saved = staged(None).saturating_sub(staged(Some(samples)));
         let floor = self.with_planning(fewer.floor(), fewer.ops());

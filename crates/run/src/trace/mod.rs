@@ -92,6 +92,15 @@ impl Traceable {
         Ok(shares((&few.graph, &more.graph), (4, 6), &few.frame))
     }
 
+    /// The trace of another batch than the step's; what the model says where it is made for that one alone.
+    pub(crate) fn trace_for(&self, samples: usize) -> Result<std::result::Result<Traced, String>> {
+        match self.trace(Some(samples)) {
+            Ok(traced) => Ok(Ok(traced)),
+            Err(error @ (Error::Signature { .. } | Error::Graph(_))) => Ok(Err(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether the batch can be split into micro-batches, and what that changes: two traces of different batch sizes tell which
     /// axes count samples.
     pub(crate) fn splits(&self, whole: &Traced) -> Result<Splits> {
@@ -99,7 +108,12 @@ impl Traceable {
             return Ok(Splits::Not("the step has no batch of several samples".into()));
         };
         let half = batch.div_ceil(2);
-        let part = self.trace(Some(half))?;
+        let part = match self.trace_for(half)? {
+            Ok(part) => part,
+            Err(why) => {
+                return Ok(Splits::Not(format!("the model is made for {batch} samples; of {half}: {why}")));
+            }
+        };
         Ok(splits((&part.graph, &whole.graph), (half, batch), &whole.frame))
     }
 }

@@ -95,17 +95,18 @@ pub(super) const OPS: Table = &[
     ("aten.diff.default", |c| {
         let x = c.laid("self")?;
         let at = c.axis("dim", x.rank())?;
-        if c.int("n")? != 1 {
-            return Err(refuse("takes differences of differences, which is not known here"));
-        }
+        let times = c.size("n")?;
         let more = [c.opt_laid("prepend")?, Some(x.clone()), c.opt_laid("append")?];
         let all: Vec<Laid> = more.into_iter().flatten().collect();
-        let x = if all.len() == 1 { x } else { joined(&all, at, x.dtype())? };
-        let n = x.shape()[at];
-        let (low, high) = (sliced(&x, at, 0, n.saturating_sub(1), 1)?, sliced(&x, at, 1.min(n), n, 1)?);
-        one(Laid::zip(&[&high, &low], |t| {
-            if t[0].dtype() == DType::Bool { t[0].not_equal(&t[1]) } else { t[0].sub(&t[1]) }
-        })?)
+        let mut x = if all.len() == 1 { x } else { joined(&all, at, x.dtype())? };
+        for _ in 0..times.min(x.shape()[at]) {
+            let n = x.shape()[at];
+            let (low, high) = (sliced(&x, at, 0, n.saturating_sub(1), 1)?, sliced(&x, at, 1.min(n), n, 1)?);
+            x = Laid::zip(&[&high, &low], |t| {
+                if t[0].dtype() == DType::Bool { t[0].not_equal(&t[1]) } else { t[0].sub(&t[1]) }
+            })?;
+        }
+        one(x)
     }),
 ];
 

@@ -53,6 +53,13 @@ pub(super) const OPS: Table = &[
     ("aten.max.other", |c| binary(c, "self", "other", |a, b| a.maximum(b))),
     ("aten.minimum.default", |c| binary(c, "self", "other", |a, b| a.minimum(b))),
     ("aten.min.other", |c| binary(c, "self", "other", |a, b| a.minimum(b))),
+    ("aten.hypot.default", |c| binary(c, "self", "other", |a, b| length(&a.square()?.add(&b.square()?)?))),
+    ("aten.copysign.Tensor", |c| {
+        binary(c, "self", "other", |a, b| {
+            let (size, zero) = (a.abs()?, b.full_like(Type::new(b.dtype(), []), 0.0)?);
+            b.less(&zero)?.select(&size.neg()?, &size)
+        })
+    }),
     ("aten.addcmul.default", |c| fused(c, false)),
     ("aten.addcdiv.default", |c| fused(c, true)),
     ("aten.lerp.Scalar", |c| {

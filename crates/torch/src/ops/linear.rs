@@ -76,6 +76,25 @@ pub(super) const OPS: Table = &[
         let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().rank()).collect();
         one(Tensor::einsum(&without_dots(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
     }),
+    ("aten.bilinear.default", |c| {
+        let (a, b, w) = (c.tensor("input1")?, c.tensor("input2")?, c.tensor("weight")?);
+        let bias = c.opt_tensor("bias")?;
+        let (&[outputs, n, m], Some((&own, outer))) = (&w.shape()[..], a.shape().split_last()) else {
+            return Err(refuse("takes rows and a weight [O, N, M]"));
+        };
+        if own != n || b.shape().elements() != outer.iter().product::<usize>() * m {
+            return Err(refuse(format!("multiplies {} and {} by {}", a.shape(), b.shape(), w.shape())));
+        }
+        let rows = outer.iter().product::<usize>();
+        // x W, one row a sample and output; then times the other, row by row.
+        let first = a.reshape([rows, n])?.matmul(&w.transpose(&[1, 0, 2])?.reshape([n, outputs * m])?)?;
+        let both = first.reshape([rows, outputs, m])?.mul(&b.reshape([rows, 1, m])?)?.sum(&[2], false)?;
+        let y = match bias {
+            Some(bias) => both.add(&bias)?,
+            None => both,
+        };
+        one(y.reshape(outer.iter().copied().chain([outputs]).collect::<Vec<usize>>())?)
+    }),
     ("aten.cdist.default", |c| distances(c)),
     ("aten._cdist_forward.default", |c| distances(c)),
     ("aten.cosine_similarity.default", |c| {

@@ -22,6 +22,7 @@ mod norm;
 mod pad;
 mod pool;
 mod random;
+mod rank;
 mod recurrent;
 mod reduce;
 mod resize;
@@ -67,6 +68,7 @@ const TABLES: &[Table] = &[
     pad::OPS,
     pool::OPS,
     random::OPS,
+    rank::OPS,
     recurrent::OPS,
     reduce::OPS,
     resize::OPS,
