@@ -26,8 +26,8 @@ fn scaled_line(line: &str, to: &Machine) -> Option<String> {
         "speed" => {
             let (flops, bytes, call) =
                 (number(fields.next())?, number(fields.next())?, number(fields.next())?);
-            let flops = flops * to.flops_f32 / H200_FLOPS_F32;
-            let bytes = bytes * to.memory_bandwidth / H200_BANDWIDTH;
+            let flops = flops / H200_FLOPS_F32 * to.flops_f32;
+            let bytes = bytes / H200_BANDWIDTH * to.memory_bandwidth;
             Some(format!("speed\t{flops:e}\t{bytes:e}\t{call:e}"))
         }
         ns => {
