@@ -45,17 +45,7 @@ impl Averaged {
 }
 
 impl Optimizer for Averaged {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn rate(&self) -> f64 {
-        self.inner.rate()
-    }
-
-    fn rates(&self) -> Vec<f64> {
-        self.inner.rates()
-    }
+    left_to_inner!(name -> &'static str, rate -> f64, rates -> Vec<f64>);
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let mut slots = self.inner.slots(param);

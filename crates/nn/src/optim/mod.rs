@@ -5,6 +5,11 @@
 //! elementwise, so that a parameter's update is one pass over memory that writes over the old values. (Adafactor's
 //! also takes means.)
 
+/// Methods that an optimizer around another one leaves to that.
+macro_rules! left_to_inner {
+    ($($name:ident -> $gives:ty),*) => { $(fn $name(&self) -> $gives { self.inner.$name() })* };
+}
+
 mod adafactor;
 mod adagrad;
 mod adam;

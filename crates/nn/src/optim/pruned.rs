@@ -72,17 +72,7 @@ impl Pruned {
 }
 
 impl Optimizer for Pruned {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn rate(&self) -> f64 {
-        self.inner.rate()
-    }
-
-    fn rates(&self) -> Vec<f64> {
-        self.inner.rates()
-    }
+    left_to_inner!(name -> &'static str, rate -> f64, rates -> Vec<f64>);
 
     fn patience(&self) -> f64 {
         self.inner.patience()

@@ -18,25 +18,13 @@ pub(super) const OPS: Table = &[
     ("aten.new_zeros.default", |c| filled(c, 0.0)),
     ("aten.new_ones.default", |c| filled(c, 1.0)),
     ("aten.new_empty.default", |c| filled(c, 0.0)),
-    ("aten.full.default", |c| {
-        let value = c.float("fill_value")?;
-        filled(c, value)
-    }),
-    ("aten.new_full.default", |c| {
-        let value = c.float("fill_value")?;
-        filled(c, value)
-    }),
+    ("aten.full.default", |c| filled_with(c, "fill_value")),
+    ("aten.new_full.default", |c| filled_with(c, "fill_value")),
     ("aten.zeros_like.default", |c| like(c, 0.0)),
     ("aten.ones_like.default", |c| like(c, 1.0)),
     ("aten.empty_like.default", |c| like(c, 0.0)),
-    ("aten.full_like.default", |c| {
-        let value = c.float("fill_value")?;
-        like(c, value)
-    }),
-    ("aten.fill.Scalar", |c| {
-        let value = c.float("value")?;
-        like(c, value)
-    }),
+    ("aten.full_like.default", |c| like_with(c, "fill_value")),
+    ("aten.fill.Scalar", |c| like_with(c, "value")),
     ("aten.fill.Tensor", |c| {
         let (x, value, out) = (c.laid("self")?, c.tensor("value")?, c.out_dtype(0)?);
         one(converted(&value, out)?.broadcast(x.shape())?)
@@ -81,6 +69,18 @@ pub(super) const OPS: Table = &[
 ];
 
 /// Of the size that is given, in the type that the program says.
+/// As [`filled`], with the number of that name.
+fn filled_with(c: &mut Call<'_, '_>, name: &str) -> Values {
+    let value = c.float(name)?;
+    filled(c, value)
+}
+
+/// As [`like`], with the number of that name.
+fn like_with(c: &mut Call<'_, '_>, name: &str) -> Values {
+    let value = c.float(name)?;
+    like(c, value)
+}
+
 fn filled(c: &mut Call<'_, '_>, value: f64) -> Values {
     let (shape, out) = (c.sizes("size")?, c.out_dtype(0)?);
     let _ = (c.value("self"), c.value("dtype"));

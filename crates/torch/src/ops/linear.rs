@@ -33,30 +33,12 @@ pub(super) const OPS: Table = &[
         }
         one(x.matmul_with(&w, bias.as_ref(), false, is_transposed)?)
     }),
-    ("aten.matmul.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("other")?);
-        one(product(&a, &b)?)
-    }),
-    ("aten.mm.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("mat2")?);
-        one(product(&a, &b)?)
-    }),
-    ("aten.bmm.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("mat2")?);
-        one(product(&a, &b)?)
-    }),
-    ("aten.mv.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("vec")?);
-        one(product(&a, &b)?)
-    }),
-    ("aten.dot.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("tensor")?);
-        one(product(&a, &b)?)
-    }),
-    ("aten.vdot.default", |c| {
-        let (a, b) = (c.laid("self")?, c.laid("other")?);
-        one(product(&a, &b)?)
-    }),
+    ("aten.matmul.default", |c| product_of(c, "self", "other")),
+    ("aten.mm.default", |c| product_of(c, "self", "mat2")),
+    ("aten.bmm.default", |c| product_of(c, "self", "mat2")),
+    ("aten.mv.default", |c| product_of(c, "self", "vec")),
+    ("aten.dot.default", |c| product_of(c, "self", "tensor")),
+    ("aten.vdot.default", |c| product_of(c, "self", "other")),
     ("aten.outer.default", |c| {
         let (a, b) = (c.tensor("self")?, c.tensor("vec2")?);
         let (n, m) = (a.shape().elements(), b.shape().elements());
@@ -149,6 +131,12 @@ fn sum(c: &mut Call<'_, '_>, y: Tensor) -> Values {
     }
     let x = if beta == 1.0 { x } else { x.mul_scalar(beta)? };
     one(y.add(&x)?)
+}
+
+/// The product of the operands of these names.
+fn product_of(c: &mut Call<'_, '_>, a: &str, b: &str) -> Values {
+    let (a, b) = (c.laid(a)?, c.laid(b)?);
+    one(product(&a, &b)?)
 }
 
 /// The product of vectors, matrices and stacks of them, as `torch.matmul` has it. An operand whose last two axes lie the other way round

@@ -33,32 +33,14 @@ pub(super) const OPS: Table = &[
     ("aten.all.default", |c| truths(c, false, false)),
     ("aten.all.dim", |c| truths(c, true, false)),
     ("aten.all.dims", |c| truths(c, true, false)),
-    ("aten.var.default", |c| {
-        let unbiased = c.flag("unbiased")?;
-        spread(c, false, f64::from(u8::from(unbiased)), false)
-    }),
-    ("aten.var.dim", |c| {
-        let unbiased = c.flag("unbiased")?;
-        spread(c, true, f64::from(u8::from(unbiased)), false)
-    }),
-    ("aten.var.correction", |c| {
-        let correction = c.opt_number("correction")?.map_or(1.0, |n| n.value);
-        spread(c, true, correction, false)
-    }),
-    ("aten.std.default", |c| {
-        let unbiased = c.flag("unbiased")?;
-        spread(c, false, f64::from(u8::from(unbiased)), true)
-    }),
-    ("aten.std.dim", |c| {
-        let unbiased = c.flag("unbiased")?;
-        spread(c, true, f64::from(u8::from(unbiased)), true)
-    }),
-    ("aten.std.correction", |c| {
-        let correction = c.opt_number("correction")?.map_or(1.0, |n| n.value);
-        spread(c, true, correction, true)
-    }),
+    ("aten.var.default", |c| by_unbiased(c, false, false)),
+    ("aten.var.dim", |c| by_unbiased(c, true, false)),
+    ("aten.var.correction", |c| by_correction(c, true, false)),
+    ("aten.std.default", |c| by_unbiased(c, false, true)),
+    ("aten.std.dim", |c| by_unbiased(c, true, true)),
+    ("aten.std.correction", |c| by_correction(c, true, true)),
     ("aten.var_mean.correction", |c| {
-        let correction = c.opt_number("correction")?.map_or(1.0, |n| n.value);
+        let correction = correction(c)?;
         let (x, keep) = (c.laid("self")?, c.flag("keepdim")?);
         let axes = c.axes("dim", x.rank())?;
         let var = over(&x, &axes, keep, |t, axes, keep| variance(t, axes, keep, correction))?;
@@ -126,6 +108,23 @@ pub(super) const OPS: Table = &[
     }),
     ("aten._is_all_true.default", |c| truths(c, false, false)),
 ];
+
+/// A spread with or without bias.
+fn by_unbiased(c: &mut Call<'_, '_>, has_axes: bool, is_root: bool) -> Values {
+    let unbiased = c.flag("unbiased")?;
+    spread(c, has_axes, f64::from(u8::from(unbiased)), is_root)
+}
+
+/// A spread with what is taken off the number of elements.
+fn by_correction(c: &mut Call<'_, '_>, has_axes: bool, is_root: bool) -> Values {
+    let correction = correction(c)?;
+    spread(c, has_axes, correction, is_root)
+}
+
+/// What is taken off the number of elements.
+fn correction(c: &mut Call<'_, '_>) -> Result<f64> {
+    Ok(c.opt_number("correction")?.map_or(1.0, |n| n.value))
+}
 
 /// A reduction of what lies there, whatever its order.
 fn over(
