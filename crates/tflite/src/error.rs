@@ -39,6 +39,16 @@ pub enum Error {
         /// What stands against it.
         why: String,
     },
+    /// A limit of memory that the model cannot be run in.
+    #[error(
+        "it runs in an arena of {least} bytes at the least that was found, and {limit} are allowed: allow more, or make the model or its inputs smaller"
+    )]
+    Arena {
+        /// The smallest arena that was found.
+        least: usize,
+        /// What is allowed.
+        limit: usize,
+    },
     /// Data for a calibration that does not fit, or that is not there.
     #[error("calibration: {0}")]
     Calibration(String),
