@@ -1,27 +1,33 @@
 //! `plimsoll export`: the model of a run, of a file or of the zoo, as an ONNX or a TensorFlow Lite file.
 
 mod accuracy;
+mod app;
+mod report;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use plimsoll::data::{Dataset, FieldSpec};
+use plimsoll::formats::durable;
 use plimsoll::internals::formats::deflated_bytes;
 use plimsoll::internals::graph::{Shape, Type};
 use plimsoll::internals::run::Tensor;
 use plimsoll::keras::KerasModel;
-use plimsoll::nn::{Model, Net, Param, zoo};
+use plimsoll::nn::{Model, Narrowed, Net, Param, zoo};
 use plimsoll::onnx::{self, OnnxModel};
-use plimsoll::tflite::{self, Calibration, Quantize, Range, Written};
+use plimsoll::prelude::Bytes;
+use plimsoll::tflite::{self, Calibration, Goal, Quantize, Range};
 use plimsoll::torch::TorchModel;
 
 use crate::Failure;
 use crate::config::{BatchSize, Config};
 use crate::model_setup::Purpose;
-use crate::request::{is_keras, is_model_file, is_onnx, is_tflite, is_torch};
+use crate::request::{is_keras, is_model_file, is_onnx, is_plan_file, is_tflite, is_torch};
 use crate::tflite_file::{self, Runner};
 use crate::trained::Trained;
 use accuracy::Accuracy;
+use report::Report;
 
 /// How the weights of a `.tflite` file are made smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +46,8 @@ pub struct Args {
     /// The folder of a run, a `.keras`, `.h5`, `.onnx` or `.pt2` file, or a model of the zoo by name, which is written with the weights it starts with.
     #[arg(value_name = "RUN | FILE | MODEL")]
     what: PathBuf,
-    /// The file to write: its name ends in `.onnx` or `.tflite`.
+    /// The file to write: its name ends in `.onnx`, `.tflite` or `.plim` (a `.tflite` file with the plan of its arena). With a `/` at its end, a folder: the model as `model.tflite`, and a program in Rust and
+    /// in C that runs it with `plimsoll-lite`.
     #[arg(long)]
     to: PathBuf,
     /// How a `.tflite` file is made smaller. [default: not at all, f32]
@@ -59,6 +66,14 @@ pub struct Args {
     /// With `--quantize int8`: inputs and outputs are int8 too, not f32.
     #[arg(long)]
     int8_ports: bool,
+    /// Leave out this share of the channels of each layer, those with the least weights, and all that depends on them through skips and joins: `0.5`.
+    /// What is written is a smaller model; train it again as an ONNX file. [default: none]
+    #[arg(long, value_name = "SHARE")]
+    prune_channels: Option<f64>,
+    /// The most bytes of the arena that a `.tflite` file may run in (`256KiB`). Where it would take more, wide layers run in parts of their channels, one
+    /// after the other, with the same results; where that is not enough, it is refused with the least. [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<Bytes>,
     /// Samples of a batch in a `.tflite` file, which is fixed there. [default: 1]
     #[arg(long)]
     batch: Option<usize>,
@@ -81,122 +96,64 @@ struct Exported<'a> {
     data: Option<(&'a Dataset, &'a str)>,
 }
 
-/// What was written, and how good it is.
-struct Report {
-    written: Written,
-    /// Bytes of the arena that it runs in here, or why it does not.
-    arena: Result<usize, String>,
-    /// Bytes of the file once it is compressed.
-    compressed: u64,
-    /// On which data ranges were found, and on how many samples.
-    calibrated: Option<(String, usize)>,
-    accuracy: Option<Accuracy>,
-}
-
-/// So many of the tensors that are furthest off are shown.
-const SHOWN: usize = 8;
-
 /// Writes the model as it predicts. What is written is read back first and compared with the model.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shown = args.to.display();
+    let is_app = args.is_app();
     let is_tflite = match args.to.extension().and_then(|end| end.to_str()) {
-        Some("tflite") => true,
+        _ if is_app => true,
+        Some("tflite" | "plim") => true,
         Some("onnx") => false,
         _ => {
-            let why = "does not end in .onnx or .tflite, which are the kinds of files that are written";
+            let why = "does not end in .onnx, .tflite or .plim, which are the kinds of files that are written, nor in / as the folder of a program";
             return Err(Failure(format!("{shown} {why}")));
         }
     };
     args.check(is_tflite)?;
-    if args.to.is_dir() {
-        return Err(Failure(format!("{shown} is a folder; name a file with --to")));
+    let file = args.file();
+    if file.is_dir() {
+        return Err(Failure(format!("{} is a folder; name a file with --to", file.display())));
     }
-    if args.to.exists() && !args.overwrite {
+    if (args.to.exists() && !is_app || file.exists()) && !args.overwrite {
         return Err(Failure(format!(
-            "{shown} is there already; name another file, or write over it with --overwrite"
+            "{} is there already; name another file, or write over it with --overwrite",
+            file.display()
         )));
     }
+    if is_app {
+        std::fs::create_dir_all(&args.to).map_err(|error| Failure(format!("{shown}: {error}")))?;
+    }
     let (name, report) = args.written(is_tflite)?;
-    let to = args.to.display().to_string();
+    let to = file.display().to_string();
+    if let (true, Some(report)) = (is_app, &report) {
+        let arena = report.written.arena.as_ref().map_err(|why| {
+            Failure(format!("{to} is written, but no program for it: plimsoll-lite does not run it: {why}"))
+        })?;
+        app::write(&args.to, &name, report.written.bytes, *arena)?;
+    }
     match (args.json, &report) {
         (true, None) => say!("{}", serde_json::json!({ "model": name, "to": to })),
         (true, Some(report)) => say!("{}", report.json(&name, &to)),
         (false, None) => say!("{shown} is {name} as ONNX"),
         (false, Some(report)) => report.print(&name, &to, args.calibration_samples),
     }
+    if is_app && !args.json {
+        say!("{shown} is a program that runs it, in Rust and in C; its README.md says how");
+    }
     Ok(())
 }
 
-impl Report {
-    fn json(&self, name: &str, to: &str) -> serde_json::Value {
-        let found = &self.written;
-        let floats: serde_json::Map<_, _> =
-            found.floats.iter().map(|(op, n)| (op.clone(), (*n).into())).collect();
-        let tensors: Vec<_> = found
-            .errors
-            .iter()
-            .map(|e| {
-                serde_json::json!({
-                    "name": e.name, "op": e.op, "signal_to_noise_db": e.signal_to_noise, "mean_error": e.mean_error,
-                    "largest": e.largest,
-                })
-            })
-            .collect();
-        let (arena, problem) = match &self.arena {
-            Ok(bytes) => (Some(bytes), None),
-            Err(why) => (None, Some(why)),
-        };
-        serde_json::json!({
-            "model": name, "to": to, "bytes": found.bytes, "compressed_bytes": self.compressed, "ops": found.ops, "distance": found.distance, "float_ops": floats,
-            "arena_bytes": arena, "not_run_by_lite": problem,
-            "calibrated_on": self.calibrated.as_ref().map(|(data, _)| data),
-            "calibration_samples": self.calibrated.as_ref().map(|(_, samples)| samples),
-            "accuracy": self.accuracy, "tensors": tensors,
-        })
-    }
-
-    fn print(&self, name: &str, to: &str, asked: usize) {
-        let found = &self.written;
-        let (bytes, compressed, ops) = (found.bytes, self.compressed, found.ops);
-        say!("{to} is {name} as TensorFlow Lite: {bytes} bytes ({compressed} compressed), {ops} ops");
-        match &self.arena {
-            Ok(bytes) => say!("plimsoll-lite runs it in an arena of {bytes} bytes"),
-            Err(why) => say!("plimsoll-lite does not run it: {why}"),
-        }
-        say!("its outputs differ from the model's by {:.1e} of the largest", found.distance);
-        if let Some((data, samples)) = &self.calibrated {
-            let fewer = match *samples < asked {
-                true => format!(", which has no more; {asked} were asked for"),
-                false => String::new(),
-            };
-            say!("ranges were found on {samples} samples of {data}{fewer}");
-        }
-        if let Some(accuracy) = &self.accuracy {
-            accuracy.print();
-        }
-        if !found.errors.is_empty() {
-            say!("furthest off, by signal to noise:");
-            for e in found.errors.iter().take(SHOWN) {
-                say!(
-                    "  {:>6.1} dB  mean error {:<9.2e} of at most {:<9.2e} {}",
-                    e.signal_to_noise,
-                    e.mean_error,
-                    e.largest,
-                    e.name
-                );
-            }
-        }
-        if !found.floats.is_empty() {
-            let list: Vec<String> = found.floats.iter().map(|(op, n)| format!("{n} {op}")).collect();
-            say!(
-                "in floating point, because they have no form in int8 or need more bits: {}",
-                list.join(", ")
-            );
-        }
-    }
-}
-
 impl Args {
+    /// Whether a folder is to be written: a program with the model in it.
+    fn is_app(&self) -> bool {
+        self.to.as_os_str().to_string_lossy().ends_with('/')
+    }
+
+    /// The file of the model.
+    fn file(&self) -> PathBuf {
+        if self.is_app() { self.to.join("model.tflite") } else { self.to.clone() }
+    }
+
     /// Refuses what would not be obeyed.
     fn check(&self, is_tflite: bool) -> Result<(), Failure> {
         let is_int8 = self.quantize == Some(Smaller::Int8);
@@ -206,9 +163,17 @@ impl Args {
                 !is_tflite && self.batch.is_some(),
                 "--batch is for .tflite files: the batch of an ONNX file stays open",
             ),
+            (
+                !is_tflite && self.memory.is_some(),
+                "--memory is the arena of a .tflite file; an ONNX file says nothing of how it is run",
+            ),
             (!is_int8 && self.calibrate.is_some(), "--calibrate is for --quantize int8"),
             (!is_int8 && self.int8_ports, "--int8-ports is for --quantize int8"),
             (!is_int8 && self.ranges != "min-max", "--ranges is for --quantize int8"),
+            (
+                self.prune_channels.is_some_and(|share| !(share > 0.0 && share < 1.0)),
+                "--prune-channels is a share between 0 and 1, as 0.5 is",
+            ),
             (self.batch == Some(0), "--batch 0 has no samples"),
             (self.calibration_samples == 0, "--calibration-samples 0 leaves nothing to find ranges on"),
         ];
@@ -241,7 +206,7 @@ impl Args {
         let batch = self.batch.unwrap_or(1);
         let path = self.what.to_str().unwrap_or_default();
         let needs_data = self.quantize == Some(Smaller::Int8);
-        if is_onnx(path) && !to_tflite {
+        if is_onnx(path) && !to_tflite && self.prune_channels.is_none() {
             return Err(Failure(format!("{path} is an ONNX file already")));
         }
         if is_tflite(path) {
@@ -306,7 +271,7 @@ impl Args {
             Trained::open(&self.what, said, Purpose::Predict)?;
         let training = trainer.training().ok_or_else(|| Failure("the run's model is not loaded".into()))?;
         // A model that came as ONNX goes back as it came.
-        if let (Some(model), false) = (&model_setup.onnx, to_tflite) {
+        if let (Some(model), false, None) = (&model_setup.onnx, to_tflite, self.prune_channels) {
             model.save(&self.to, training)?;
             return Ok((model_setup.name, None));
         }
@@ -345,10 +310,28 @@ impl Args {
         Ok((model_setup.name.clone(), written))
     }
 
+    /// Writes a model, or what is left of it.
     fn write(&self, whole: &Exported<'_>, to_tflite: bool) -> Result<Option<Report>, Failure> {
+        let Some(share) = self.prune_channels else { return self.write_whole(whole, to_tflite) };
+        let Exported { name, model, params, values, data, .. } = *whole;
+        let inputs = whole.inputs.clone();
+        let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
+        let narrow = Narrowed::new(model, &types, params, values, share)?;
+        let count = |params: &[Param]| params.iter().map(|param| param.ty.elements()).sum::<usize>();
+        let (before, after) = (count(params), count(&narrow.params));
+        let (channels, left) = narrow.channels;
+        if !self.json {
+            say!("{left} of {channels} channels are left, {after} of {before} parameters");
+        }
+        let rest =
+            Exported { name, model: &narrow, inputs, params: &narrow.params, values: &narrow.values, data };
+        self.write_whole(&rest, to_tflite)
+    }
+
+    fn write_whole(&self, whole: &Exported<'_>, to_tflite: bool) -> Result<Option<Report>, Failure> {
         let Exported { name, model, inputs, params, values, .. } = whole;
         if !to_tflite {
-            onnx::write_model(&self.to, name, *model, inputs, params, values)?;
+            onnx::write_model(self.file(), name, *model, inputs, params, values)?;
             return Ok(None);
         }
         let mut calibrated = None;
@@ -364,19 +347,23 @@ impl Args {
                 Quantize::Int8(Calibration { samples, range: self.range()?, int8_ports: self.int8_ports })
             }
         };
-        let written = tflite::write_model(&self.to, name, *model, inputs, params, values, &how)?;
-        let shown = self.to.display().to_string();
-        let file = std::fs::read(&self.to).map_err(|error| Failure(format!("{shown}: {error}")))?;
-        let (arena, accuracy) = match (Runner::new(&shown, &file), &calibrated) {
-            (Ok(mut runner), Some((_, _))) => {
-                let accuracy = Accuracy::of(whole, &mut runner)?;
-                (Ok(runner.arena_bytes()), accuracy)
-            }
-            (Ok(runner), None) => (Ok(runner.arena_bytes()), None),
-            (Err(Failure(why)), _) => (Err(why), None),
+        let arena = self.memory.map(|limit| limit.get() as usize);
+        let goal = Goal { quantize: how, arena };
+        let path = self.file();
+        let is_planned = is_plan_file(&path.to_string_lossy());
+        // A plan file is made of a whole model, beside its place.
+        let path = if is_planned { path.with_extension("plim.tflite") } else { path };
+        let written = tflite::write_model_as(&path, name, *model, inputs, params, values, &goal)?;
+        let path = if is_planned { planned(&path, &self.file())? } else { path };
+        let shown = path.display().to_string();
+        let file = std::fs::read(&path).map_err(|error| Failure(format!("{shown}: {error}")))?;
+        // What is not run here was said with the arena.
+        let accuracy = match (Runner::new(&shown, &file), &calibrated) {
+            (Ok(mut runner), Some(_)) => Accuracy::of(whole, &mut runner)?,
+            _ => None,
         };
         let compressed = deflated_bytes(&file);
-        Ok(Some(Report { written, arena, compressed, calibrated, accuracy }))
+        Ok(Some(Report { written, compressed, calibrated, accuracy }))
     }
 
     /// Batches of inputs, as the file takes them, and how many samples they are.
@@ -412,10 +399,18 @@ impl Args {
     }
 }
 
+/// Makes a plan file of a model, which goes; the path of the plan file.
+fn planned(model: &Path, to: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure(format!("{}: {error}", to.display()));
+    let file = std::fs::read(model).map_err(|e| failed(&e))?;
+    std::fs::remove_file(model).map_err(|e| failed(&e))?;
+    let planned = plimsoll::lite::plan_file(&file).map_err(|e| failed(&e))?;
+    durable::write_file(to, |out| out.write_all(&planned)).map_err(|e: std::io::Error| failed(&e))?;
+    Ok(to.into())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn args(ranges: &str, quantize: Option<Smaller>) -> Args {
@@ -427,6 +422,8 @@ mod tests {
             calibration_samples: 8,
             ranges: ranges.into(),
             int8_ports: false,
+            prune_channels: None,
+            memory: None,
             batch: None,
             overwrite: false,
             json: false,

@@ -24,9 +24,14 @@ pub fn is_torch(name: &str) -> bool {
     name.ends_with(".pt2")
 }
 
-/// Whether a name is that of a TensorFlow Lite file. Such a file runs and is not trained.
+/// Whether a name is that of a TensorFlow Lite file, or of a plan file of one. Such a file runs and is not trained.
 pub fn is_tflite(name: &str) -> bool {
-    name.ends_with(".tflite")
+    name.ends_with(".tflite") || is_plan_file(name)
+}
+
+/// Whether a name is that of a TensorFlow Lite file with the plan of its arena.
+pub fn is_plan_file(name: &str) -> bool {
+    name.ends_with(".plim")
 }
 
 /// Whether a name is that of a file with a model in it, to be trained or used.

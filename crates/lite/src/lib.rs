@@ -1,4 +1,4 @@
-//! Runs `.tflite` models in one arena whose size is known before.
+//! Runs `.tflite` models, and plan files of them, in one arena whose size is known before.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,6 +32,7 @@ mod math;
 mod model;
 mod ops;
 mod plan;
+mod plan_file;
 mod quant;
 mod schema;
 mod tensor;
@@ -39,7 +40,11 @@ mod tensor;
 pub use error::{Error, Result};
 pub use load::Options;
 pub use model::{Model, OperatorInfo, TensorInfo};
+pub use plan_file::plan_file;
 pub use schema::Type;
+
+/// The header of the functions for C (`capi`), for programs that write it beside their models.
+pub const C_HEADER: &str = include_str!("../include/plimsoll_lite.h");
 
 /// The names of all operators that can be run, as the schema has them.
 pub fn operator_names() -> impl Iterator<Item = &'static str> {

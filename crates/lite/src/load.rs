@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::flat::{Table, Tables};
 use crate::model::{Model, Node};
 use crate::ops::{self, Call, Kind, Store};
-use crate::plan::{self, Piece};
+use crate::plan::{self, Layout, Piece};
+use crate::plan_file::{self, Plan};
 use crate::schema::{Code, Info, OPS, OTHERS, Type};
 use crate::tensor::{Place, Tensor};
 
@@ -29,6 +30,12 @@ fn limit(what: &'static str, found: usize, most: usize) -> Result<()> {
 
 /// Reads, checks and plans.
 pub fn load(file: &[u8], options: Options) -> Result<Model<'_>> {
+    load_planned(file, options).map(|(model, _)| model)
+}
+
+/// The same, and where all that shares the arena lies.
+pub fn load_planned(file: &[u8], options: Options) -> Result<(Model<'_>, Layout)> {
+    let (plan, file) = plan_file::split(file)?;
     let root = Table::root(file, b"TFL3")?;
     if root.u32(0, "the schema's version")? != 3 {
         return Err(Error::Damaged { what: "the schema's version, which must be 3,", at: 0 });
@@ -82,7 +89,7 @@ pub fn load(file: &[u8], options: Options) -> Result<Model<'_>> {
     for (index, operator) in operators.iter().enumerate() {
         loader.prepare(index, operator)?;
     }
-    loader.finish()
+    loader.finish(plan)
 }
 
 /// An operator as the file has it.
@@ -298,7 +305,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    fn finish(mut self) -> Result<Model<'a>> {
+    fn finish(mut self, plan: Option<Plan<'a>>) -> Result<(Model<'a>, Layout)> {
         for index in &self.model.outputs {
             if self.model.tensors[*index].place == Place::Nowhere {
                 return Err(Error::Tensor { index: *index, why: "it is an output and nothing makes it" });
@@ -310,7 +317,10 @@ impl<'a> Loader<'a> {
                 Error::Limit { what: "bytes of tensors", found: usize::MAX, most: isize::MAX as usize / 2 },
             )?;
         }
-        let layout = plan::place(&self.slots);
+        let layout = match plan {
+            Some(plan) => plan.layout(&self.slots)?,
+            None => plan::place(&self.slots),
+        };
         for tensor in &mut self.model.tensors {
             if let Place::Arena(slot) = tensor.place {
                 tensor.place = Place::Arena(layout.offsets[slot]);
@@ -318,7 +328,7 @@ impl<'a> Loader<'a> {
         }
         self.model.arena_bytes = layout.bytes;
         self.model.live_bytes = plan::live_at_once(&self.slots);
-        Ok(self.model)
+        Ok((self.model, layout))
     }
 }
 

@@ -110,7 +110,7 @@ impl<'r> Operand<'r> {
 }
 
 impl<'a> Model<'a> {
-    /// Reads a model from the bytes of a `.tflite` file. All memory that the model takes beside the arena is taken here.
+    /// Reads a model from the bytes of a `.tflite` file, or of a plan file ([`plan_file`](crate::plan_file())). All memory that the model takes beside the arena is taken here.
     pub fn load(file: &'a [u8]) -> Result<Self> {
         load::load(file, Options::default())
     }

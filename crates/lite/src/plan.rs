@@ -17,7 +17,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    fn meets(&self, other: &Self) -> bool {
+    pub fn meets(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 

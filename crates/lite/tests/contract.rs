@@ -96,3 +96,35 @@ fn what_is_asked_wrongly_is_said() {
         Some("not a whole .tflite file")
     );
 }
+
+#[test]
+fn a_plan_file_runs_as_its_model_and_offsets_are_not_believed() {
+    for fixture in fixtures() {
+        let planned = plimsoll_lite::plan_file(&fixture.model).unwrap();
+        let run = |file: &[u8]| {
+            let model = Model::load(file).unwrap();
+            let mut arena = vec![0; model.arena_bytes()];
+            for (index, input) in fixture.inputs.iter().enumerate() {
+                model.input(index, &mut arena).unwrap().copy_from_slice(input);
+            }
+            model.run(&mut arena).unwrap();
+            (model.arena_bytes(), model.output(0, &arena).unwrap().to_vec())
+        };
+        assert_eq!(run(&planned), run(&fixture.model), "{}", fixture.name);
+        assert_eq!(plimsoll_lite::plan_file(&planned).unwrap(), planned, "{}", fixture.name);
+        // Everything at one place: what is read lies where the result does.
+        let slots = u32::from_le_bytes(planned[16..20].try_into().unwrap()) as usize;
+        let mut together = planned.clone();
+        together[24..24 + 8 * slots].fill(0);
+        assert!(slots < 2 || Model::load(&together).is_err() || together == planned, "{}", fixture.name);
+        let mut beyond = planned.clone();
+        beyond[24..32].copy_from_slice(&(1u64 << 40).to_le_bytes());
+        assert!(Model::load(&beyond).is_err(), "{}", fixture.name);
+        let mut odd = planned.clone();
+        odd[24] ^= 1;
+        assert!(Model::load(&odd).is_err(), "{}", fixture.name);
+        for cut in [4, 23, 24, 24 + 8 * slots - 1] {
+            assert!(Model::load(&planned[..cut]).is_err(), "{} cut at {cut}", fixture.name);
+        }
+    }
+}

@@ -19,6 +19,7 @@ mod train_only;
 
 mod confusion;
 mod description;
+mod narrow;
 mod predicting;
 
 mod loss;
@@ -48,6 +49,7 @@ pub use loss::{
 pub use measure::{Count, Measure, OwnMetric, View, Weighing};
 pub use metric::{Metric, Tally};
 pub use model::{Model, Outputs, model};
+pub use narrow::Narrowed;
 pub use net::{Net, Param};
 pub use optim::{
     Adafactor, Adagrad, Adam, Adamax, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, NAdam, Optimizer,

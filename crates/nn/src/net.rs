@@ -80,6 +80,8 @@ pub struct Net {
     pub(crate) synced: Option<Synced>,
     /// The ranks that have shards of parameters, and of which: those are gathered where they are asked for.
     gathered: Option<(Rank, Arc<[bool]>)>,
+    /// Other shapes of parameters than are asked for, by name.
+    pub(crate) shapes: Option<Arc<FxHashMap<String, Shape>>>,
     /// How many layers have rounded to eight bits so far, where the model is trained so.
     pub(crate) rounds: Option<usize>,
 }
@@ -178,6 +180,7 @@ impl Net {
             trains: None,
             synced: None,
             gathered: None,
+            shapes: None,
             rounds: None,
         }
     }
@@ -408,6 +411,13 @@ impl Net {
         self.updates
     }
 
+    /// How many channels the layer of this name has, where it is asked for with so many: a model may have been made narrower.
+    pub(crate) fn width_of(&self, name: &str, asked: usize) -> usize {
+        let own =
+            self.shapes.as_ref().and_then(|shapes| shapes.get(&format!("{}/weight", self.path_of(name))));
+        own.and_then(|shape| shape.last().copied()).unwrap_or(asked)
+    }
+
     /// From here on the optimizer moves only weights of these names.
     pub(crate) fn train_only(&mut self, patterns: &Arc<Patterns>) {
         self.trains = Some(patterns.clone());
@@ -421,6 +431,10 @@ impl Net {
     #[track_caller]
     fn get(&mut self, name: &str, ty: Type, init: Init, trained: bool) -> Result<Tensor> {
         let path = self.path_of(name);
+        let ty = match self.shapes.as_ref().and_then(|shapes| shapes.get(&path)) {
+            Some(shape) => ty.with_shape(shape.clone()),
+            None => ty,
+        };
         if let Some(&i) = self.index.get(&path) {
             if self.params[i].ty != ty {
                 let other = &self.params[i].ty;

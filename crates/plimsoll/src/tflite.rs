@@ -2,6 +2,6 @@
 
 #[doc(inline)]
 pub use plimsoll_tflite::{
-    Calibration, Error, LiteModel, OpCode, Quantize, Range, Result, TensorError, Written, read, run,
-    run_watched, write_model,
+    Calibration, Error, Goal, LiteModel, OpCode, Quantize, Range, Result, TensorError, Written, read, run,
+    run_watched, write_model, write_model_as,
 };

@@ -30,6 +30,16 @@ pub enum Error {
     /// A model of ours has a part that TensorFlow Lite has no ops for.
     #[error("{} has no counterpart in TensorFlow Lite: {}", .0.place, .0.why)]
     Export(Unwritable),
+    /// A limit of memory that the model cannot be run in.
+    #[error(
+        "it runs in an arena of {least} bytes at the least that was found, and {limit} are allowed: allow more, or make the model or its inputs smaller"
+    )]
+    Arena {
+        /// The smallest arena that was found.
+        least: usize,
+        /// What is allowed.
+        limit: usize,
+    },
     /// Data for a calibration that does not fit, or that is not there.
     #[error("calibration: {0}")]
     Calibration(String),

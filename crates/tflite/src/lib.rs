@@ -5,7 +5,8 @@
 //! ([`Quantize`]), and the result is written as a FlatBuffer. What was written is read back by a reader that shares nothing with the
 //! writer, run over the engine's tensors, and compared with the model before the file counts as written.
 //!
-//! What is not here: a runtime. [`run`] is made of the engine's ops, for checks, calibration and reports.
+//! What is not here: a runtime. [`run`] is made of the engine's ops, for checks, calibration and reports; `plimsoll-lite` is asked how large an
+//! arena it runs a file in.
 
 mod error;
 
@@ -24,11 +25,12 @@ mod run;
 
 mod quantize;
 mod report;
+mod shrink;
 
 mod export;
 
 pub use error::{Error, Result};
-pub use export::{Written, write_model};
+pub use export::{Goal, Written, write_model, write_model_as};
 pub use lite_model::{ElementType, LiteModel, LiteOp, LiteTensor, Quantization};
 pub use ops::OpCode;
 pub use options::{Fused, Options, Padding};

@@ -9,7 +9,9 @@ use plimsoll_graph::{DType, RandomOps, TensorOps, Type};
 use plimsoll_nn::{Model, Net, Predicting, Recurrent, model, zoo};
 use plimsoll_run::Tensor;
 use plimsoll_testing::Scratch;
-use plimsoll_tflite::{Calibration, Error, OpCode, Quantize, Range, Written, read, run, write_model};
+use plimsoll_tflite::{
+    Calibration, Error, Goal, OpCode, Quantize, Range, Written, read, run, write_model, write_model_as,
+};
 
 /// A line of a name, its shape and its elements.
 fn line(kind: &str, name: &str, x: &Tensor) -> String {
@@ -174,4 +176,46 @@ fn a_calibration_without_samples_is_refused() {
     let none = Quantize::Int8(Calibration { samples: vec![], range: Range::MinMax, int8_ports: false });
     let error = export(scratch.folder(), "none", &entry, &entry.input(1), &none).unwrap_err().to_string();
     assert!(error.contains("not one sample"), "{error}");
+}
+
+/// What a file gives for bytes of inputs, by the runtime of whole numbers.
+fn by_lite(file: &[u8], x: &Tensor) -> (usize, Vec<f32>) {
+    let model = plimsoll_lite::Model::load(file).unwrap();
+    let mut arena = vec![0; model.arena_bytes()];
+    model.set_input(0, &x.to_vec::<f32>().unwrap(), &mut arena).unwrap();
+    model.run(&mut arena).unwrap();
+    let mut found = vec![0.0; model.output_info(0).unwrap().shape.iter().product()];
+    model.get_output(0, &arena, &mut found).unwrap();
+    (model.arena_bytes(), found)
+}
+
+#[test]
+fn a_limit_is_kept_by_layers_in_parts_with_the_same_numbers_or_refused_with_the_least() {
+    let scratch = Scratch::new("tflite-limit");
+    for name in ["mobilenet", "cnn"] {
+        let entry = small(&zoo::find(name).unwrap());
+        let input = entry.input(1);
+        let params = Net::discover(std::slice::from_ref(&input), &entry).unwrap();
+        let values: Vec<Tensor> = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 3).unwrap()).collect();
+        let path = scratch.folder().join("limited.tflite");
+        let written = |arena: Option<usize>| {
+            let goal = Goal { quantize: calibration(&input, false), arena };
+            let ports = [("input".to_string(), input.clone())];
+            write_model_as(&path, name, &entry, &ports, &params, &values, &goal)
+        };
+        let x = drawn(&input, 1);
+        let whole = written(None).unwrap();
+        let (arena, wanted) = by_lite(&std::fs::read(&path).unwrap(), &x);
+        assert_eq!((whole.arena, whole.in_parts), (Ok(arena), 0), "{name}");
+        std::fs::remove_file(&path).unwrap();
+        let Err(Error::Arena { least, limit: 64 }) = written(Some(64)) else { panic!("{name} in 64 bytes") };
+        assert!(least < arena && !path.exists(), "{name}: {least} of {arena}");
+        let cut = written(Some(least)).unwrap();
+        assert!(cut.in_parts > 0, "{name}");
+        let (within, found) = by_lite(&std::fs::read(&path).unwrap(), &x);
+        assert!(within <= least, "{name}: {within}");
+        assert_eq!(found, wanted, "{name}");
+        // What fits as it is stays as it is.
+        assert_eq!(written(Some(arena)).unwrap().in_parts, 0);
+    }
 }

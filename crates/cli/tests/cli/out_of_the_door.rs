@@ -97,3 +97,111 @@ fn ranges_come_from_the_data_and_fewer_samples_than_asked_are_said() {
     let reach = number(first, "scale") * 255.0;
     assert!((0.9..1.1).contains(&reach), "{first}");
 }
+
+#[test]
+fn a_pruned_run_is_as_sparse_as_asked_and_its_file_compresses() {
+    let (scratch, run, said) = ran("door-pruned", "train cnn --data digits --epochs 3 --prune 0.9");
+    let pruned = &said.last().unwrap()["pruned"];
+    let (zeros, elements) = (number(pruned, "zeros"), number(pruned, "elements"));
+    assert!((zeros / elements - 0.9).abs() < 1e-3, "{pruned}");
+    let file = scratch.path("pruned.tflite");
+    let written = line(&["export", &run, "--to", &file, "--quantize", "int8", "--json"]);
+    assert!(number(&written, "compressed_bytes") < 0.4 * number(&written, "bytes"), "{written}");
+    for (words, said) in [
+        (&["plan", "cnn", "--prune", "1.5"][..], "--prune 1.5"),
+        (&["plan", "cnn", "--prune-pattern", "out"], "--prune, which is not asked for"),
+        (&["plan", "cnn", "--prune", "2:4", "--prune-schedule", "polynomial"], "at once"),
+        (&["plan", "cnn", "--prune", "0.5", "--average", "0.9"], "--average"),
+        (&["plan", "cnn", "--prune", "0.5", "--prune-pattern", "tail"], "no trained weight"),
+        (&["plan", "cnn", "--quantize-aware", "--precision", "mixed-bf16"], "f32"),
+        (&["train", "--resume", "--out", &run, "--prune", "0.5"], "was begun with --prune 0.9"),
+    ] {
+        let found = refused(words);
+        assert!(found.contains(said), "{words:?}: {found}");
+    }
+}
+
+#[test]
+fn a_run_with_the_rounding_of_int8_loses_nothing_by_it() {
+    let (scratch, run, _) = ran("door-aware", "train cnn --data digits --epochs 3 --quantize-aware");
+    let evaluated = line(&["evaluate", &run, "--json"]);
+    let file = scratch.path("aware.tflite");
+    let written = line(&["export", &run, "--to", &file, "--quantize", "int8", "--json"]);
+    let accuracy = &written["accuracy"];
+    // Evaluated with its rounding, it says how good the file will be.
+    assert!(
+        (number(&evaluated, "accuracy") - number(accuracy, "int8")).abs() < 0.007,
+        "{accuracy} {evaluated}"
+    );
+    assert!(number(accuracy, "f32") - number(accuracy, "int8") <= 0.005, "{accuracy}");
+}
+
+#[test]
+fn a_folder_is_a_program_that_compiles_and_a_limit_is_kept_or_refused() {
+    let (scratch, run, _) = ran("door-app", "train cnn --data digits --epochs 1");
+    let app = scratch.path("app") + "/";
+    let words = ["--quantize", "int8", "--json"];
+    let written = line(&[&["export", &run, "--to", &app][..], &words].concat());
+    let folder = std::path::Path::new(&app);
+    assert!(folder.join("model.tflite").is_file() && folder.join("README.md").is_file(), "{written}");
+    let again = refused(&["export", &run, "--to", &app]);
+    assert!(again.contains("--overwrite"), "{again}");
+    // The crate of this repository in place of the published one.
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let lite = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../lite");
+    let by_path = format!("plimsoll-lite = {{ path = {lite:?} }}");
+    let version = format!("plimsoll-lite = \"{}\"", env!("CARGO_PKG_VERSION"));
+    assert!(manifest.contains(&version), "{manifest}");
+    std::fs::write(folder.join("Cargo.toml"), manifest.replace(&version, &by_path)).unwrap();
+    let checked = std::process::Command::new(env!("CARGO"))
+        .args(["check", "--offline", "--quiet"])
+        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", folder.join("target"))
+        .output()
+        .unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    if let Ok(compiled) = std::process::Command::new("cc")
+        .args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "main.c"])
+        .current_dir(folder)
+        .output()
+    {
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    }
+
+    let planned = scratch.path("model.plim");
+    let of_plan = line(&[&["export", &run, "--to", &planned][..], &words].concat());
+    assert_eq!(of_plan["accuracy"], written["accuracy"]);
+    assert_eq!(line(&["inspect", &planned, "--json"])["arena_bytes"], written["arena_bytes"]);
+    let file = scratch.path("small.tflite");
+    let limited = |memory: &str| {
+        plimsoll().args(["export", &run, "--to", &file, "--memory", memory]).args(words).output().unwrap()
+    };
+    let ended = limited("64");
+    let said = String::from_utf8_lossy(&ended.stderr).to_string();
+    assert!(!ended.status.success() && said.contains("at the least"), "{said}");
+    assert!(!std::path::Path::new(&file).exists());
+    let least: String =
+        said.split("an arena of ").nth(1).unwrap().chars().take_while(char::is_ascii_digit).collect();
+    assert!(limited(&least).status.success(), "{least} is the least");
+    let looked = line(&["inspect", &file, "--json"]);
+    assert!(number(&looked, "arena_bytes") <= least.parse().unwrap(), "{looked}");
+    assert!(number(&looked, "arena_bytes") < number(&written, "arena_bytes"), "{looked}");
+}
+
+#[test]
+fn a_run_without_half_of_its_channels_is_trained_again_and_as_good() {
+    let (scratch, run, _) = ran("door-channels", "train demo --data digits --epochs 6 --batch 32");
+    let (onnx, again) = (scratch.path("narrow.onnx"), scratch.path("again"));
+    line(&["export", &run, "--to", &onnx, "--prune-channels", "0.5", "--json"]);
+    let size = |path: &str| std::fs::metadata(path).unwrap().len();
+    let whole = scratch.path("whole.onnx");
+    line(&["export", &run, "--to", &whole, "--json"]);
+    assert!(3 * size(&onnx) < size(&whole), "{} of {}", size(&onnx), size(&whole));
+    let words =
+        ["--data", "digits", "--epochs", "4", "--loss", "cross-entropy", "--metrics", "accuracy", "--json"];
+    lines(&[&["train", &onnx, "--out", &again][..], &words].concat()).unwrap();
+    let (before, after) = (line(&["evaluate", &run, "--json"]), line(&["evaluate", &again, "--json"]));
+    assert!(number(&after, "accuracy") > number(&before, "accuracy") - 0.03, "{before} {after}");
+    let said = refused(&["export", &run, "--to", &scratch.path("x.onnx"), "--prune-channels", "2"]);
+    assert!(said.contains("--prune-channels"), "{said}");
+}

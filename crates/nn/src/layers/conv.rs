@@ -97,6 +97,7 @@ impl Net {
     #[track_caller]
     pub fn conv2d(&mut self, name: &str, x: &Tensor, conv: Conv2d) -> Result<Tensor> {
         let x = self.compute_in(name, x)?;
+        let conv = Conv { channels: self.width_of(name, conv.channels), ..conv };
         let width = conv.per_group(channels(&x)?)?;
         let (fan_in, fan_out) = fans(width, &conv);
         let [kh, kw] = conv.window;

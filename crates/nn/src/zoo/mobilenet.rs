@@ -41,16 +41,16 @@ pub fn mobilenet(net: &mut Net, x: &Tensor, width: usize, classes: usize) -> Res
 }
 
 fn block(net: &mut Net, x: &Tensor, expansion: usize, channels: usize, stride: usize) -> Result<Tensor> {
-    let inputs = x.shape().last().copied().unwrap_or(1);
-    let wide = inputs * expansion;
+    let last = |x: &Tensor| x.shape().last().copied().unwrap_or(1);
     let mut y = x.clone();
     if expansion > 1 {
-        y = conv_norm(net, "expand", &y, Conv2d::new(wide, 1), true)?;
+        y = conv_norm(net, "expand", &y, Conv2d::new(last(x) * expansion, 1), true)?;
     }
+    let wide = last(&y);
     let each = Conv2d::new(wide, 3).stride(stride).pad(1).groups(wide);
     y = conv_norm(net, "depthwise", &y, each, true)?;
     y = conv_norm(net, "project", &y, Conv2d::new(channels, 1), false)?;
-    if stride == 1 && inputs == channels { x.add(&y) } else { Ok(y) }
+    if stride == 1 && last(x) == last(&y) { x.add(&y) } else { Ok(y) }
 }
 
 fn conv_norm(net: &mut Net, name: &str, x: &Tensor, conv: Conv2d, is_active: bool) -> Result<Tensor> {

@@ -60,7 +60,7 @@ fn bottleneck(net: &mut Net, x: &Tensor, channels: usize, stride: usize) -> Resu
 
 /// The branch added to its skip, which is projected where sizes differ.
 fn join(net: &mut Net, x: &Tensor, y: &Tensor, channels: usize, stride: usize) -> Result<Tensor> {
-    let same = stride == 1 && x.shape().last() == Some(&channels);
+    let same = stride == 1 && x.shape().last() == y.shape().last();
     let skip = if same { x.clone() } else { conv_norm(net, "skip", x, channels, 1, stride)? };
     y.add(&skip)?.relu()
 }

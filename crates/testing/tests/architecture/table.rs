@@ -119,7 +119,7 @@ pub const CRATES: &[Crate] = &[
     ),
     row(
         "tflite",
-        &["formats", "graph", "nn", "run"],
+        &["formats", "graph", "lite", "nn", "run"],
         "Keras, ONNX, devices",
         &["plimsoll_keras", "plimsoll_onnx", "plimsoll_cpu", "plimsoll_cuda", "plimsoll_device"],
     ),

@@ -24,6 +24,7 @@ use crate::quantize::{Quantize, quantize};
 use crate::read::read;
 use crate::report::{TensorError, tensor_errors};
 use crate::run::run;
+use crate::shrink::{self, Shrunk};
 use crate::write::write;
 use emit::Emitter;
 
@@ -41,6 +42,10 @@ pub struct Written {
     pub bytes: usize,
     /// Ops in it.
     pub ops: usize,
+    /// Bytes of the arena that it runs in, or why `plimsoll-lite` does not run it.
+    pub arena: Result<usize, String>,
+    /// How many layers run in parts of their channels to stay within a limit.
+    pub in_parts: usize,
     /// How far its outputs are from the model's, as a share of the largest (or of 1): on random inputs, or on the first of the calibration.
     pub distance: f64,
     /// Ops that stay in floating point though the rest is quantized, by name and how often.
@@ -48,6 +53,16 @@ pub struct Written {
     /// How far what is computed in int8 is from what the model computes on samples of the calibration, tensor by tensor, worst first; empty
     /// where nothing is computed in int8.
     pub errors: Vec<TensorError>,
+}
+
+/// What a file is to be.
+#[derive(Clone, Default)]
+pub struct Goal {
+    /// How its numbers are written.
+    pub quantize: Quantize,
+    /// The most bytes that the arena may have in which `plimsoll-lite` runs it. Where it would take more, wide layers are cut into parts that run one
+    /// after the other; where that does not do, nothing is written and the least is said.
+    pub arena: Option<usize>,
 }
 
 /// Writes a model with values of its parameters as a `.tflite` file, for inputs of these names and types, batch and all. Values come in the
@@ -77,6 +92,24 @@ pub fn write_model(
     values: &[Tensor],
     how: &Quantize,
 ) -> Result<Written> {
+    let goal = Goal { quantize: how.clone(), arena: None };
+    write_model_as(path, name, model, inputs, params, values, &goal)
+}
+
+/// As [`write_model`], within a limit of memory too.
+///
+/// # Errors
+/// As of [`write_model`]; or the limit is less than can be.
+pub fn write_model_as(
+    path: impl AsRef<Path>,
+    name: &str,
+    model: &(impl Model + ?Sized),
+    inputs: &[(String, Type)],
+    params: &[Param],
+    values: &[Tensor],
+    goal: &Goal,
+) -> Result<Written> {
+    let how = &goal.quantize;
     let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
     let traced = Predicting::new(model, &types, params)?;
     let mut emitter = Emitter::new(&traced.graph, name);
@@ -91,7 +124,12 @@ pub fn write_model(
     }
     let made = fold::fold(emitter.finish()?).compact();
     let quantized = quantize(&made, how)?;
-    let bytes = write(&quantized.model)?;
+    let shrunk = match goal.arena {
+        Some(limit) => shrink::within(quantized.model, limit)?,
+        None => Shrunk { model: quantized.model, in_parts: 0 },
+    };
+    let bytes = write(&shrunk.model)?;
+    let arena = shrink::arena_bytes(&bytes);
     // What the reader sees is what counts.
     let back = read(&bytes)?;
     let probe = match how {
@@ -121,5 +159,6 @@ pub fn write_model(
     };
     let file = path.as_ref();
     durable::write_file(file, |out| out.write_all(&bytes)).map_err(|why| FileError::io(file, why))?;
-    Ok(Written { bytes: bytes.len(), ops: back.ops.len(), distance, floats: quantized.floats, errors })
+    let (ops, in_parts, floats) = (back.ops.len(), shrunk.in_parts, quantized.floats);
+    Ok(Written { bytes: bytes.len(), ops, arena, in_parts, distance, floats, errors })
 }
