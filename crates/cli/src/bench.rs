@@ -158,7 +158,7 @@ fn print(measured: &Measured) {
     }
     if measured.offloaded_copies > 0 {
         say!(
-            "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are the optimizer's state",
+            "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are state",
             counted(measured.offloaded_copies, "copy"),
             Bytes(measured.offloaded_bytes),
             Bytes(measured.host_bytes),

@@ -132,7 +132,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// What the input pipeline may take of it. On a card, the limit of the host's memory, with everything that the process takes of
-    /// it: program and libraries, pipeline, staging; the rest is for activations that are fetched back and the optimizer's state.
+    /// it: program and libraries, pipeline, staging; the rest is for activations that are fetched back, weights and the optimizer's state.
     /// [default: an eighth, at most 64MiB; on a card what the machine has, and nothing is copied]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -28,11 +28,14 @@ pub fn adapter_of(path: &Path) -> PathBuf {
 }
 
 /// A model's folder and its adapters. Where the folder that is named has adapters and no model, they are those, and the model is what they say
-/// that they belong to, if that is a folder here.
+/// that they belong to, if that is a folder here. A run in which all weights were tuned leads to them.
 pub fn with_base(folder: &Path, adapter: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let own = adapter_of(folder);
     let Some(base) = base_of_adapter(&own)? else {
-        return Ok((folder.to_path_buf(), adapter.map(Path::to_path_buf)));
+        let tuned = folder.join("model");
+        let is_run = !folder.join("config.json").is_file() && tuned.join("config.json").is_file();
+        let model = if is_run { tuned } else { folder.to_path_buf() };
+        return Ok((model, adapter.map(Path::to_path_buf)));
     };
     let (shown, base) = (folder.display(), PathBuf::from(base));
     if let Some(other) = adapter {

@@ -205,10 +205,11 @@ impl TunedModel {
             Adapter::open(adapter)?
                 .load(&params, |param, bytes| Ok(training.restore(&param.name, bytes)?))?;
         }
-        let give = |param: &Param, bytes: &[u8]| Ok(training.restore(&param.name, bytes)?);
+        let give =
+            |param: &Param, at: usize, bytes: &[u8]| Ok(training.restore_bytes(&param.name, at, bytes)?);
         let unmatched = match self {
-            TunedModel::Decoder { source, .. } => source.load(&params, give)?,
-            TunedModel::Encoder { source, .. } => source.load(&params, give)?,
+            TunedModel::Decoder { source, .. } => source.load_in_pieces(&params, give)?,
+            TunedModel::Encoder { source, .. } => source.load_in_pieces(&params, give)?,
         };
         for param in params.iter().filter(|param| unmatched.anew.contains(&param.name)) {
             training.restore(&param.name, &draw(param)?)?;

@@ -61,30 +61,39 @@ impl QuantForm {
 
     /// A weight as the bytes of its parts, with scales in f32.
     pub fn pack(self, weight: &[f32], columns: usize) -> Vec<Vec<u8>> {
+        self.pack_with(weight.len(), columns, |at, out| out.copy_from_slice(&weight[at..at + out.len()]))
+    }
+
+    /// As [`QuantForm::pack`], of `n` numbers that are read a piece at a time, on all cores: `read` is told where a piece begins.
+    pub fn pack_with(
+        self,
+        n: usize,
+        columns: usize,
+        read: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Vec<Vec<u8>> {
         let bytes = |numbers: &[f32]| numbers.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
-        match self {
-            QuantForm::Int8 => {
-                let (mut codes, mut scales) = (Vec::with_capacity(weight.len()), Vec::new());
-                for row in weight.chunks(columns.max(1)) {
-                    let most = largest(row);
-                    scales.push(most);
-                    let factor = if most > 0.0 { 127.0 / most } else { 0.0 };
-                    codes.extend(row.iter().map(|x| (x * factor).round_ties_even() as i8 as u8));
-                }
-                vec![codes, bytes(&scales)]
+        let columns = columns.max(1);
+        // Whole rows, or whole blocks and bytes.
+        let piece = match self {
+            QuantForm::Int8 => (PIECE / columns).max(1) * columns,
+            QuantForm::Nf4 => PIECE,
+        };
+        let packed = in_pieces(n, piece, |start, end| {
+            let mut numbers = vec![0.0; end - start];
+            read(start, &mut numbers);
+            match self {
+                QuantForm::Int8 => bytes_of_rows(&numbers, columns),
+                QuantForm::Nf4 => halves_of_blocks(&numbers),
             }
+        });
+        let (mut codes, mut scales) = (Vec::with_capacity(n), Vec::new());
+        for (own, most) in packed {
+            codes.extend(own);
+            scales.extend(most);
+        }
+        match self {
+            QuantForm::Int8 => vec![codes, bytes(&scales)],
             QuantForm::Nf4 => {
-                let mut codes = vec![0; weight.len().div_ceil(2)];
-                let mut scales = Vec::new();
-                for (i, block) in weight.chunks(NF4_BLOCK).enumerate() {
-                    let most = largest(block);
-                    scales.push(most);
-                    for (j, x) in block.iter().enumerate() {
-                        let at = i * NF4_BLOCK + j;
-                        let code = if most > 0.0 { nearest(x / most) } else { 7 };
-                        codes[at / 2] |= if at.is_multiple_of(2) { code << 4 } else { code };
-                    }
-                }
                 let mean =
                     (scales.iter().map(|x| f64::from(*x)).sum::<f64>() / scales.len().max(1) as f64) as f32;
                 scales.iter_mut().for_each(|x| *x -= mean);
@@ -135,13 +144,82 @@ pub struct QuantParts<'a> {
     pub mean: f32,
 }
 
+/// Numbers that are packed at a time.
+const PIECE: usize = 1 << 20;
+
+/// What `f` makes of the pieces of `0 .. n`, in their order, on as many threads as there are cores.
+fn in_pieces<T: Send>(n: usize, piece: usize, f: impl Fn(usize, usize) -> T + Sync) -> Vec<T> {
+    let count = n.div_ceil(piece);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
+    let every = |first: usize, step: usize| {
+        let starts = (first..count).step_by(step.max(1)).map(|i| i * piece);
+        starts.map(|start| f(start, n.min(start + piece))).collect::<Vec<T>>()
+    };
+    let mut shares = std::thread::scope(|scope| {
+        let begin = |t| std::thread::Builder::new().spawn_scoped(scope, move || every(t, threads));
+        let others: Vec<_> = (1..threads).map(|t| (t, begin(t))).collect();
+        let first = every(0, threads);
+        // What no thread could be had for, or what one did not finish, is done here.
+        let rest = others.into_iter().map(|(t, thread)| {
+            thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(|| every(t, threads))
+        });
+        std::iter::once(first).chain(rest).map(Vec::into_iter).collect::<Vec<_>>()
+    });
+    (0..count).filter_map(|i| shares[i % threads].next()).collect()
+}
+
+/// Rows as bytes, with a scale each.
+fn bytes_of_rows(numbers: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
+    let (mut codes, mut scales) = (Vec::with_capacity(numbers.len()), Vec::new());
+    for row in numbers.chunks(columns) {
+        let most = largest(row);
+        scales.push(most);
+        let factor = if most > 0.0 { 127.0 / most } else { 0.0 };
+        codes.extend(row.iter().map(|x| (x * factor).round_ties_even() as i8 as u8));
+    }
+    (codes, scales)
+}
+
+/// Blocks as halves of bytes, with a magnitude each.
+fn halves_of_blocks(numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let mut codes = vec![0; numbers.len().div_ceil(2)];
+    let mut scales = Vec::new();
+    for (i, block) in numbers.chunks(NF4_BLOCK).enumerate() {
+        let most = largest(block);
+        scales.push(most);
+        for (j, x) in block.iter().enumerate() {
+            let at = i * NF4_BLOCK + j;
+            let code = if most > 0.0 { nearest(x / most) } else { 7 };
+            codes[at / 2] |= if at.is_multiple_of(2) { code << 4 } else { code };
+        }
+    }
+    (codes, scales)
+}
+
 fn largest(numbers: &[f32]) -> f32 {
     numbers.iter().fold(0.0, |most, x| f32::max(most, x.abs()))
 }
 
-/// The code of NF4 whose value is nearest; of two that are equally near the lower.
+/// The middles between neighbours of NF4: a number's code is how many of them it is above.
+const MIDDLES: [f32; 15] = middles();
+
+const fn middles() -> [f32; 15] {
+    let (mut all, mut i) = ([0.0; 15], 0);
+    while i < all.len() {
+        all[i] = (NF4[i] + NF4[i + 1]) / 2.0;
+        i += 1;
+    }
+    all
+}
+
+/// The code of NF4 whose value is nearest; of two that are equally near the lower. Four comparisons, not fifteen: a model has billions of
+/// numbers.
 fn nearest(x: f32) -> u8 {
-    NF4.windows(2).take_while(|pair| x > (pair[0] + pair[1]) / 2.0).count() as u8
+    let mut code = 0;
+    for step in [8, 4, 2, 1] {
+        code += if x > MIDDLES[code + step - 1] { step } else { 0 };
+    }
+    code as u8
 }
 
 #[cfg(test)]
@@ -179,6 +257,25 @@ mod tests {
             let mut some = vec![0.0; 9];
             form.unpack(&parts, columns, 66, &mut some);
             assert_eq!(some, back[66..75]);
+        }
+    }
+
+    #[test]
+    fn pieces_on_many_threads_are_the_whole() {
+        let mut dice = crate::example::Dice::new(4);
+        let (n, columns) = (2 * PIECE + 640, 320);
+        let weight: Vec<f32> = (0..n).map(|_| dice.normal() as f32).collect();
+        for form in [QuantForm::Int8, QuantForm::Nf4] {
+            let parts = form.pack(&weight, columns);
+            let (codes, scales) = match form {
+                QuantForm::Int8 => bytes_of_rows(&weight, columns),
+                QuantForm::Nf4 => halves_of_blocks(&weight),
+            };
+            assert!(parts[0] == codes && !scales.is_empty(), "{form:?}");
+        }
+        for x in weight.iter().take(4096) {
+            let slow = NF4.windows(2).take_while(|pair| *x > (pair[0] + pair[1]) / 2.0).count();
+            assert_eq!(usize::from(nearest(*x)), slow, "{x}");
         }
     }
 

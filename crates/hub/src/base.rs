@@ -2,6 +2,10 @@
 //!
 //! A weight `q_proj/weight` is kept as `q_proj/weight/codes` and the scales beside it, whose forms are `plimsoll_graph::quant`'s.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use half::{bf16, f16};
 use plimsoll_graph::quant::QuantForm;
 use plimsoll_graph::{DType, QuantOps};
 use plimsoll_nn::{Net, Param};
@@ -9,6 +13,19 @@ use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::{Error, Result};
 use crate::weights::Weights;
+
+/// Stored floats as f32.
+fn widened(from: DType, bytes: &[u8], out: &mut [f32]) {
+    fn each<const N: usize>(bytes: &[u8], out: &mut [f32], f: impl Fn([u8; N]) -> f32) {
+        out.iter_mut().zip(bytes.as_chunks::<N>().0).for_each(|(y, x)| *y = f(*x));
+    }
+    match from {
+        DType::BF16 => each(bytes, out, |x| bf16::from_le_bytes(x).to_f32()),
+        DType::F16 => each(bytes, out, |x| f16::from_le_bytes(x).to_f32()),
+        DType::F64 => each(bytes, out, |x| f64::from_le_bytes(x) as f32),
+        _ => each(bytes, out, f32::from_le_bytes),
+    }
+}
 
 /// The names of a form's parts, in their order.
 fn names(form: QuantForm) -> &'static [&'static str] {
@@ -64,12 +81,21 @@ pub(crate) fn packed<'a>(
             _ => return Err(Error::Asked(format!("{tensor} has another shape than the config says"))),
         },
     };
-    let numbers = weights.read(tensor, &plimsoll_graph::Type::new(DType::F32, [rows, columns]))?;
-    let numbers: Vec<f32> = numbers.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    if let Some(at) = numbers.iter().position(|x| !x.is_finite()) {
-        let why = format!("number {at} of {tensor} is {}; it cannot be kept in few bits", numbers[at]);
+    // As they are stored: a thread widens what it packs.
+    let stored = weights.find(tensor).and_then(|(_, found)| found.element.dtype());
+    let stored = stored.filter(|dtype| dtype.is_float()).unwrap_or(DType::F32);
+    let numbers = weights.read(tensor, &plimsoll_graph::Type::new(stored, [rows, columns]))?;
+    let first_wrong = AtomicUsize::new(usize::MAX);
+    let bytes = form.pack_with(rows * columns, columns, |at, out| {
+        widened(stored, &numbers[at * stored.bytes()..], out);
+        if let Some(i) = out.iter().position(|x| !x.is_finite()) {
+            first_wrong.fetch_min(at + i, Relaxed);
+        }
+    });
+    let at = first_wrong.into_inner();
+    if at != usize::MAX {
+        let why = format!("number {at} of {tensor} is not finite; it cannot be kept in few bits");
         return Err(Error::Asked(why));
     }
-    let bytes = form.pack(&numbers, columns);
     names(form).iter().zip(bytes).map(|(name, bytes)| Ok((part(name)?, bytes))).collect()
 }

@@ -10,6 +10,8 @@ mod shared;
 use std::path::Path;
 
 use plimsoll_formats::Element;
+use plimsoll_graph::TensorOps;
+use plimsoll_run::Tensor;
 use serde_json::Value;
 
 pub use encoder::{EncoderConfig, EncoderFamily, EncoderInput, Task};
@@ -51,6 +53,18 @@ pub enum Activation {
     GeluTanh,
     /// max(x, 0).
     Relu,
+}
+
+impl Activation {
+    /// It, of a tensor.
+    pub(crate) fn of(self, x: &Tensor) -> plimsoll_run::Result<Tensor> {
+        match self {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+            Activation::Relu => x.relu(),
+        }
+    }
 }
 
 /// One block.

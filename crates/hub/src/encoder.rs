@@ -9,7 +9,7 @@ use plimsoll_nn::blocks::refuse;
 use plimsoll_nn::{Init, Model, Net, Outputs};
 use plimsoll_run::{Result, Tensor};
 
-use crate::config::{Activation, EncoderConfig, EncoderFamily, EncoderInput};
+use crate::config::{EncoderConfig, EncoderFamily, EncoderInput};
 
 /// How weights start that no file holds; transformers' own.
 const START: Init = Init::Normal(0.02);
@@ -99,15 +99,6 @@ impl Encoder {
             let bias = net.master("bias", [width], Init::Constant(0.0))?;
             x.layer_norm(&weight, &bias, self.config.eps)
         })
-    }
-
-    fn activated(&self, x: &Tensor) -> Result<Tensor> {
-        match self.config.activation {
-            Activation::Silu => x.silu(),
-            Activation::Gelu => x.gelu(),
-            Activation::GeluTanh => x.gelu_tanh(),
-            Activation::Relu => x.relu(),
-        }
     }
 
     /// Tokens as features, with their positions.
@@ -213,7 +204,7 @@ impl Encoder {
     }
 
     fn feed_forward(&self, net: &mut Net, names: &Names, x: &Tensor) -> Result<Tensor> {
-        let y = self.activated(&self.dense(net, names.inner, x, self.config.inner, true)?)?;
+        let y = self.config.activation.of(&self.dense(net, names.inner, x, self.config.inner, true)?)?;
         let y = self.dense(net, names.outer, &y, self.config.width, true)?;
         net.dropout("output_dropped", &y, self.config.dropout)
     }

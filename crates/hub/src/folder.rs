@@ -153,16 +153,32 @@ impl<C: Described> Folder<C> {
         }
     }
 
-    /// Gives every parameter that a file holds its values, one after another in the order of the files' bytes; adapters are left out. Says
-    /// what begins anew, and what nobody reads.
-    ///
-    /// # Errors
-    /// A parameter has no tensor, or one of another shape; a tensor belongs to no parameter; a file is damaged. The first two are
-    /// found before anything is given.
+    /// As [`Folder::load_in_pieces`], each parameter whole.
     pub fn load(
         &mut self,
         params: &[Param],
         mut give: impl FnMut(&Param, &[u8]) -> Result<()>,
+    ) -> Result<Unmatched> {
+        let mut all = Vec::new();
+        self.load_in_pieces(params, |param, at, bytes| {
+            if at == 0 {
+                all.clear();
+            }
+            all.extend_from_slice(bytes);
+            if all.len() == param.ty.bytes() { give(param, &all) } else { Ok(()) }
+        })
+    }
+
+    /// Gives every parameter that a file holds its values, one after another in the order of the files' bytes; adapters are left out. Each
+    /// comes in pieces: where one begins, and its bytes. Says what begins anew, and what nobody reads.
+    ///
+    /// # Errors
+    /// A parameter has no tensor, or one of another shape; a tensor belongs to no parameter; a file is damaged. The first two are
+    /// found before anything is given.
+    pub fn load_in_pieces(
+        &mut self,
+        params: &[Param],
+        mut give: impl FnMut(&Param, usize, &[u8]) -> Result<()>,
     ) -> Result<Unmatched> {
         let (mut all, mut unmatched) = (Vec::new(), Unmatched::default());
         for param in params {
@@ -195,13 +211,13 @@ impl<C: Described> Folder<C> {
         for (name, param) in all {
             if let Some(whole) = base::whole_of(&param.name) {
                 for (part, bytes) in base::packed(&mut self.weights, &name, whole, params)? {
-                    give(part, &bytes)?;
+                    give(part, 0, &bytes)?;
                 }
                 continue;
             }
-            let bytes = self.weights.read(&name, &param.ty)?;
-            give(param, &bytes)?;
+            self.weights.read_in_pieces(&name, &param.ty, |at, bytes| give(param, at, bytes))?;
         }
+        self.weights.release();
         Ok(unmatched)
     }
 }

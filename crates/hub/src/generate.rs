@@ -114,14 +114,14 @@ impl Generator {
             Step::compile_with(options, held, &types, move |args| next(&one.0, &one.1, precision, args))?;
         // Tokens of a prompt, a chunk at a time: another mode over the same state.
         step.set_body(Mode::Evaluate, move |args| next(&many.0, &many.1, precision, args));
-        let mut give = |param: &Param, bytes: &[u8]| {
+        let mut give = |param: &Param, start: usize, bytes: &[u8]| {
             let at = params.iter().position(|own| own.name == param.name);
             let at = at.ok_or_else(|| Error::Asked(format!("there is no parameter {}", param.name)))?;
-            Ok(step.set_state(at, bytes)?)
+            Ok(step.set_state_bytes(at, start, bytes)?)
         };
-        folder.load(&params, &mut give)?;
+        folder.load_in_pieces(&params, &mut give)?;
         if let Some(adapter) = &mut adapter {
-            adapter.load(&params, &mut give)?;
+            adapter.load(&params, |param, bytes| give(param, 0, bytes))?;
         }
         Ok(Generator { step, read: 0, room: length, vocabulary, random: seed })
     }

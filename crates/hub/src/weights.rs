@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 
 /// Bytes of an index at most: that of a model of a thousand layers has half a megabyte.
 const LARGEST_INDEX: u64 = 64 << 20;
-/// Bytes that are read and converted at a time.
-const PIECE: usize = 1 << 20;
+/// Bytes that are read and converted at a time: enough that starting costs nothing, and little beside a tensor.
+const PIECE: usize = 8 << 20;
 
 /// The tensors of a folder. None is in memory.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub struct Weights {
     files: Vec<(PathBuf, Reader<File>)>,
     /// The file of each tensor.
     places: BTreeMap<String, usize>,
+    /// What a piece is read and converted into: memory that was used before need not be had from the system again.
+    piece: [Vec<u8>; 2],
 }
 
 impl Weights {
@@ -71,7 +73,7 @@ impl Weights {
             }
             files.push((path, reader));
         }
-        Ok(Weights { files, places })
+        Ok(Weights { files, places, piece: [Vec::new(), Vec::new()] })
     }
 
     /// The names of all tensors.
@@ -133,24 +135,52 @@ impl Weights {
     /// # Errors
     /// There is none of that name, it has another shape or other numbers, or the file is damaged: each names file and tensor.
     pub fn read(&mut self, name: &str, ty: &Type) -> Result<Vec<u8>> {
+        let mut all = Vec::with_capacity(ty.bytes());
+        self.read_in_pieces(name, ty, |_, bytes| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Gives back what pieces are read into.
+    pub(crate) fn release(&mut self) {
+        self.piece = [Vec::new(), Vec::new()];
+    }
+
+    /// As [`Weights::read`], a piece at a time: where it begins, and its bytes. No more than a piece is in memory.
+    pub fn read_in_pieces(
+        &mut self,
+        name: &str,
+        ty: &Type,
+        mut give: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         self.check(name, ty)?;
         let (at, _) = self.place(name);
+        let [piece, converted] = &mut self.piece;
         let (path, reader) = &mut self.files[at];
         let tensor = reader.tensor(name).map_err(Error::tensors(path))?;
-        let (bytes, convert) = (tensor.bytes, converter(tensor.element, ty.dtype));
-        let Some(convert) = convert else { return Ok(Vec::new()) };
-        let mut out = Vec::with_capacity(ty.elements() * ty.dtype.bytes());
-        let mut piece = vec![0; PIECE.min(bytes)];
-        let mut done = 0;
+        let (bytes, element) = (tensor.bytes, tensor.element);
+        let Some(convert) = converter(element, ty.dtype) else { return Ok(()) };
+        piece.resize(PIECE.min(bytes).max(piece.len()), 0);
+        let (mut done, mut given) = (0, 0);
         while done < bytes {
-            let n = piece.len().min(bytes - done);
+            let n = PIECE.min(bytes - done);
             reader
                 .read_part(name, done, &mut piece[..n])
                 .map_err(|source| Error::file(path, format!("tensor {name:?}: {source}")))?;
-            convert(&piece[..n], &mut out);
             done += n;
+            if element == Element::from(ty.dtype) {
+                give(given, &piece[..n])?;
+                given += n;
+                continue;
+            }
+            converted.clear();
+            convert(&piece[..n], converted);
+            give(given, converted)?;
+            given += converted.len();
         }
-        Ok(out)
+        Ok(())
     }
 }
 

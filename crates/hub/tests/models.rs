@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Loaded, MODELS, fixture, furthest, golden, json, looked_at, numbers, tokens};
+use common::{Loaded, MODELS, check_gradients, fixture, furthest, golden, json, looked_at, numbers, tokens};
 use plimsoll_graph::{GatherOps, TensorOps};
 use plimsoll_hub::{Config, Family, TokenLoss, Tuning};
 use plimsoll_nn::{Loss, Model};
@@ -45,18 +45,7 @@ fn losses_and_the_gradients_of_all_weights_are_those_of_transformers() {
         let expected = golden["loss"].as_f64().unwrap();
         assert!((loss.item().unwrap() - expected).abs() < TOLERANCE, "{name}: {loss:?} {expected}");
         let grads = tape.gradient(&loss, &wrt).unwrap();
-        let expected = golden["gradients"].as_object().unwrap();
-        assert_eq!(expected.len(), loaded.params.len(), "{name}");
-        for (param, grad) in loaded.params.iter().zip(&grads) {
-            let named = param.name.replace('/', ".");
-            let grad = grad.to_f64().unwrap();
-            let sum = grad.iter().sum::<f64>();
-            let weighed = grad.iter().enumerate().map(|(i, g)| g * (i as f64).cos()).sum::<f64>();
-            let norm = grad.iter().map(|g| g * g).sum::<f64>().sqrt();
-            let (gap, at) = furthest(&[sum, weighed, norm], &numbers(&expected[&named]));
-            assert!(gap < TOLERANCE, "{name} {named}: number {at} of its gradient is off by {gap}");
-            assert!(norm > 1e-7, "{name} {named}: its gradient is zero");
-        }
+        check_gradients(name, &golden, &loaded.params, &grads, TOLERANCE);
     }
 }
 

@@ -90,3 +90,22 @@ fn a_line_that_is_no_sample_is_an_error_with_its_file_and_line() {
     assert!(last.contains("outside the model's vocabulary of 3") || last.contains("nothing"), "{last}");
     std::fs::remove_file(path).unwrap();
 }
+
+#[test]
+fn a_text_that_cannot_be_tokenised_is_an_error_with_its_file_and_line() {
+    let scratch = plimsoll_testing::Scratch::new("untokenisable");
+    // Words that are known, and nothing for those that are not.
+    let words = r#"{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": {"type": "WordLevel", "vocab": {"ship": 0, "the": 1}, "unk_token": "[UNK]"}}"#;
+    std::fs::write(scratch.path("tokenizer.json"), words).unwrap();
+    let tokenizer = Tokenizer::open(scratch.folder()).unwrap();
+    let path = file(
+        "untokenisable",
+        &[r#"{"text": "the ship"}"#, r#"{"text": "the whale"}"#, r#"{"text": "ship the"}"#],
+    );
+    let mut texts = Texts::open(&path, &tokenizer, None, 2).unwrap();
+    assert!(texts.read().unwrap().is_some());
+    let error = texts.read().unwrap_err().to_string();
+    assert!(error.contains("line 2") && error.contains("cannot be tokenised"), "{error}");
+    assert!(texts.read().unwrap().is_some(), "the next line can be read");
+    std::fs::remove_file(path).unwrap();
+}

@@ -158,8 +158,7 @@ impl Training {
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
         let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
-        let zeros = params.iter().map(|param| Tensor::zeros(recipe.held_type(param)));
-        let values = zeros.collect::<Result<Vec<Tensor>>>()?;
+        let values = zeros(&params, &recipe)?;
         Training::unused(model, recipe, params, values)
     }
 
@@ -185,7 +184,8 @@ impl Training {
     ) -> Result<Training> {
         let (layout, kept) = Layout::new(&recipe, &params);
         let mut held = parameters(&params, values);
-        held.extend(beside(&kept, &recipe, seed)?);
+        let taken = on_host(held.iter().map(|part| &part.tensor));
+        held.extend(beside(&kept, &recipe, taken, seed)?);
         let (options, types) = (recipe.options(), recipe.types());
         let trained = Arc::new(Computation { model, recipe, params, layout });
         let traced = trained.clone();
@@ -250,7 +250,8 @@ impl Training {
         let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
-        let more = || beside(&kept, &for_state, seed);
+        let taken = on_host(self.step.state().iter());
+        let more = || beside(&kept, &for_state, taken, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
         (self.share, self.rates, self.rank, self.wholes) = (share, rates, rank, wholes);
@@ -404,6 +405,15 @@ impl Training {
         self.step.set_state(at, bytes)
     }
 
+    /// Sets some bytes of a part of the state, from `at` on: what is read a piece at a time need never be there whole.
+    #[track_caller]
+    pub fn restore_bytes(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<()> {
+        let part = self.step.names().iter().position(|(known, _)| known == name);
+        let part =
+            part.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
+        self.step.set_state_bytes(part, at, bytes)
+    }
+
     /// As [`Training::state`], with the type that each part has on all ranks together: it differs where this rank has a shard of it.
     pub fn whole_state(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
         let whole = |at: usize| self.wholes.iter().find(|(own, _)| *own == at).map(|(_, whole)| whole);
@@ -545,9 +555,16 @@ fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
 
 /// What a step holds beside the parameters, as it starts. Where the device might not hold all of it, as much as is allowed is on the
 /// host: planning needs room on the device, and says only then what is kept where.
-fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<Vec<StateTensor>> {
-    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
-    let is_crowded = host > Bytes::ZERO && !has_room(kept, recipe.request.limit, &Device::current()?);
+fn beside(
+    kept: &[(String, Type, Start)],
+    recipe: &Recipe,
+    taken: Bytes,
+    seed: u64,
+) -> Result<Vec<StateTensor>> {
+    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO).saturating_sub(taken);
+    let wanted = bytes_of(kept.iter().map(|(_, ty, _)| ty));
+    let is_crowded =
+        host > Bytes::ZERO && !has_room(wanted + wanted, recipe.request.limit, &Device::current()?);
     let held = |(name, ty, start): &(String, Type, Start)| {
         let tensor = start.tensor(ty.clone(), seed)?;
         let part = StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor };
@@ -556,12 +573,37 @@ fn beside(kept: &[(String, Type, Start)], recipe: &Recipe, seed: u64) -> Result<
     kept.iter().map(held).collect()
 }
 
-/// Whether the device holds these tensors too and as much again for planning, within the limit of its memory or what it has.
-fn has_room(kept: &[(String, Type, Start)], limit: Option<Bytes>, device: &Device) -> bool {
+/// Parameters that are zeros, on the host as [`beside`] has the rest: each is there before the next is made.
+fn zeros(params: &[Param], recipe: &Recipe) -> Result<Vec<Tensor>> {
+    let (_, kept) = Layout::new(recipe, params);
+    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
+    let rest = bytes_of(kept.iter().map(|(_, ty, _)| ty));
+    let types: Vec<Type> = params.iter().map(|p| recipe.held_type(p)).collect();
+    let wanted = bytes_of(types.iter()) + rest + rest;
+    let is_crowded = host > Bytes::ZERO && !has_room(wanted, recipe.request.limit, &Device::current()?);
+    let made = |(p, ty): (&Param, Type)| {
+        let tensor = Tensor::zeros(ty)?;
+        let part = StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
+        Ok(if is_crowded { part.hosted(&mut host)?.tensor } else { part.tensor })
+    };
+    params.iter().zip(types).map(made).collect()
+}
+
+fn bytes_of<'a>(types: impl Iterator<Item = &'a Type>) -> Bytes {
+    types.map(|ty| Bytes::from(ty.bytes())).sum()
+}
+
+/// Bytes that these tensors take of the host.
+fn on_host<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Bytes {
+    bytes_of(tensors.filter(|tensor| tensor.is_hosted()).map(Tensor::ty))
+}
+
+/// Whether the device holds so much more, within the limit of its memory or what it has. State is counted twice: as much again is for
+/// planning.
+fn has_room(wanted: Bytes, limit: Option<Bytes>, device: &Device) -> bool {
     let most = match (limit, device.capacity()) {
         (Some(limit), Some(capacity)) => limit.min(capacity),
         (limit, capacity) => limit.or(capacity).unwrap_or(Bytes::MAX),
     };
-    let wanted: Bytes = kept.iter().map(|(_, ty, _)| Bytes::from(ty.bytes())).sum();
-    wanted + wanted + device.counted().now + LATER <= most
+    wanted + device.counted().now + LATER <= most
 }

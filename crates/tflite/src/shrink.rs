@@ -7,6 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use plimsoll_nn::blocks::Unwritable;
+
 use crate::error::{Error, Result};
 use crate::lite_model::{LiteModel, LiteOp, LiteTensor};
 use crate::ops::OpCode;
@@ -39,9 +41,9 @@ pub(crate) fn arena_bytes(file: &[u8]) -> Result<usize, String> {
 /// It takes more however it is cut: said how much the least was that was found. Or it is not run here, so that nobody knows.
 pub(crate) fn within(mut model: LiteModel, limit: usize) -> Result<Shrunk> {
     let arena = |model: &LiteModel| -> Result<usize> {
-        arena_bytes(&write(model)?).map_err(|why| Error::Export {
-            place: "a limit of memory".into(),
-            why: format!("plimsoll-lite does not run the model, so that its arena is not known: {why}"),
+        arena_bytes(&write(model)?).map_err(|why| {
+            let why = format!("plimsoll-lite does not run the model, so that its arena is not known: {why}");
+            Error::Export(Unwritable::new("a limit of memory", why))
         })
     };
     let mut least = arena(&model)?;

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::{Scratch, lines};
+use crate::resume::kill_and_resume;
 
 fn fixture(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hub/tests/fixtures").join(name);
@@ -109,6 +110,199 @@ fn a_run_that_goes_on_has_the_bits_of_one_that_never_stopped() {
     assert!(other.contains("other adapters"), "{other}");
 }
 
+/// `PLIMSOLL_KILLS=10` kills it more often.
+#[test]
+fn a_tuning_that_is_killed_three_times_ends_with_the_same_bits() {
+    let scratch = Scratch::new("tune-killed");
+    let (folder, data) = (fixture("llama"), texts(&scratch));
+    let (whole, killed) = (scratch.path("whole"), scratch.path("killed"));
+    let most = std::env::var("PLIMSOLL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let kills = kill_and_resume(&whole, &killed, most, |out| {
+        let flags =
+            "--lora 4 --lora-dropout 0.1 --sequence 24 --batch 2 --epochs 20 --checkpoint-every 7 --json";
+        let words = ["tune", &folder, "--data", &data, "--out", out].into_iter().chain(flags.split(' '));
+        words.map(String::from).collect()
+    });
+    let read = |out: &str| std::fs::read(Path::new(out).join("adapter/adapter_model.safetensors")).unwrap();
+    assert!(read(&whole) == read(&killed), "after {kills} kills the adapters are others");
+    assert!(kills > 0);
+}
+
+#[test]
+fn adapters_lead_to_their_model_and_few_bits_are_said_from() {
+    let scratch = Scratch::new("tune-adapter-folder");
+    let (folder, data, out) = (fixture("llama"), texts(&scratch), scratch.path("run"));
+    tune(&folder, &data, &out, &["--lora", "4", "--epochs", "2"]).unwrap();
+    let say = |words: &[&str]| {
+        lines(&[&["generate"], words, &["--prompt", "the ship", "--tokens", "4", "--json"]].concat())
+    };
+    let named = say(&[&folder, "--adapter", &out]).unwrap();
+    assert_eq!(say(&[&out]).unwrap(), named, "the run's adapters name their model");
+    assert_eq!(say(&[&folder, "--base", "int8"]).unwrap()[0]["tokens"].as_array().unwrap().len(), 4);
+    assert!(say(&[&folder, "--base", "nf4", "--adapter", &out]).is_ok());
+    let again = scratch.path("again");
+    let said = tune(&out, &data, &again, &["--epochs", "1"]).unwrap();
+    assert_eq!(said[0]["tuned"], "adapters of rank 4");
+    // Adapters of a model that is not here, and adapters where a model is wanted.
+    let lost = fixture("llama-adapter");
+    for words in [vec!["generate", &lost, "--prompt", "a"], vec!["tune", &lost, "--data", &data]] {
+        let why = lines(&words).unwrap_err();
+        assert!(why.contains("\"llama\"") && why.contains("--adapter"), "{why}");
+    }
+    let why = lines(&["merge", &lost, &folder, "--out", &scratch.path("merged")]).unwrap_err();
+    assert!(why.contains("name the folder of the model first"), "{why}");
+}
+
+#[test]
+fn weights_of_a_file_are_where_tuning_begins() {
+    let scratch = Scratch::new("tune-from");
+    let (folder, data, out) = (fixture("qwen2"), texts(&scratch), scratch.path("run"));
+    let own = scratch.path("own");
+    std::fs::create_dir_all(&own).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(Path::new(&folder).join(file), Path::new(&own).join(file)).unwrap();
+    }
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(Path::new(&fixture("llama")).join(file), Path::new(&own).join(file)).unwrap();
+    }
+    let first = tune(&own, &data, &out, &["--epochs", "2"]).unwrap();
+    let tuned = Path::new(&out).join("model/model.safetensors");
+    let second =
+        tune(&own, &data, &scratch.path("second"), &["--epochs", "1", "--from", tuned.to_str().unwrap()])
+            .unwrap();
+    let from = second.iter().find(|line| line["event"] == "from").unwrap();
+    assert!(
+        from["missing"].as_array().unwrap().is_empty() && from["unused"].as_array().unwrap().is_empty(),
+        "{from}"
+    );
+    let loss =
+        |said: &[Value]| said.iter().find(|line| line["event"] == "epoch").unwrap()["loss"].as_f64().unwrap();
+    assert!(loss(&second) < loss(&first), "{} {}", loss(&second), loss(&first));
+}
+
+#[test]
+fn encoders_are_planned_and_tuned_for_words_and_for_labels() {
+    let scratch = Scratch::new("tune-encoders");
+    let folder = fixture("bert-texts");
+    let flags = ["--sequence", "16", "--batch", "4", "--lr", "0.01", "--epochs", "4", "--json"];
+    let run = |data: &str, out: &str, more: &[&str]| {
+        lines(&[&["tune", &folder, "--data", data, "--out", out], &flags[..], more].concat())
+    };
+    let losses = |said: &[Value]| -> Vec<f64> {
+        said.iter()
+            .filter(|line| line["event"] == "epoch")
+            .map(|line| line["loss"].as_f64().unwrap())
+            .collect()
+    };
+    let data = scratch.path("texts.jsonl");
+    std::fs::write(&data, "{\"text\": \"the memory limit is a line on the hull of a ship\"}\n".repeat(8))
+        .unwrap();
+    let said = run(&data, &scratch.path("words"), &[]).unwrap();
+    let seen = losses(&said);
+    assert!(seen[3] < seen[0] - 0.5, "{seen:?}");
+    let data = scratch.path("labels.jsonl");
+    let line = |text: &str, label: &str| format!("{{\"text\": \"{text}\", \"label\": \"{label}\"}}\n");
+    std::fs::write(&data, (line("the ship", "sails") + &line("the machine", "runs")).repeat(8)).unwrap();
+    let out = scratch.path("labels");
+    let more = ["--task", "sequence", "--labels", "sails,runs", "--memory", "60MiB"];
+    let said = run(&data, &out, &more).unwrap();
+    assert_eq!(said[0]["anew"].as_array().unwrap().len(), 4, "{}", said[0]);
+    let seen = losses(&said);
+    assert!(seen[3] < 0.5 * seen[0], "{seen:?}");
+    let config = std::fs::read_to_string(Path::new(&out).join("model/config.json")).unwrap();
+    assert!(config.contains("BertForSequenceClassification") && config.contains("sails"), "{config}");
+    // What was written is tuned on, its head with it.
+    let written = Path::new(&out).join("model");
+    let again = lines(&[
+        "tune",
+        written.to_str().unwrap(),
+        "--data",
+        &data,
+        "--out",
+        &scratch.path("on"),
+        "--sequence",
+        "16",
+        "--epochs",
+        "1",
+        "--json",
+    ])
+    .unwrap();
+    assert!(again[0]["anew"].as_array().unwrap().is_empty() && losses(&again)[0] < seen[0], "{}", again[0]);
+    let why = run(&data, &scratch.path("wrong"), &["--lora", "4"]).unwrap_err();
+    assert!(why.contains("an encoder is tuned whole"), "{why}");
+    let why = lines(&["tune", &fixture("llama"), "--data", &data, "--task", "tokens"]).unwrap_err();
+    assert!(why.contains("--task"), "{why}");
+    for name in ["vit", "roberta-tokens", "distilbert-words"] {
+        let plan = lines(&["plan", &fixture(name), "--json", "--no-frontier"]).unwrap().remove(0);
+        assert!(plan["fits"] == true, "{name}: {plan}");
+    }
+}
+
+/// A picture in color as a PNG file that is not compressed.
+fn png(width: u32, height: u32, pixel: impl Fn(usize) -> u8) -> Vec<u8> {
+    let crc = |bytes: &[u8]| {
+        !bytes.iter().fold(u32::MAX, |crc, byte| {
+            (0..8).fold(crc ^ u32::from(*byte), |c, _| if c & 1 == 1 { c >> 1 ^ 0xedb8_8320 } else { c >> 1 })
+        })
+    };
+    let chunk = |name: &[u8], data: &[u8]| {
+        let body = [name, data].concat();
+        [&(data.len() as u32).to_be_bytes()[..], &body, &crc(&body).to_be_bytes()].concat()
+    };
+    let row = 3 * width as usize;
+    let rows: Vec<u8> = (0..height as usize)
+        .flat_map(|y| {
+            std::iter::once(0).chain((0..row).map(move |x| y * row + x).map(&pixel)).collect::<Vec<u8>>()
+        })
+        .collect();
+    let (a, b) = rows.iter().fold((1u32, 0u32), |(a, b), byte| {
+        let a = (a + u32::from(*byte)) % 65521;
+        (a, (a + b) % 65521)
+    });
+    let n = rows.len() as u16;
+    let stored =
+        [&[0x78, 1, 1][..], &n.to_le_bytes(), &(!n).to_le_bytes(), &rows, &(b << 16 | a).to_be_bytes()]
+            .concat();
+    let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
+    [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header), &chunk(b"IDAT", &stored), &chunk(b"IEND", b"")]
+        .concat()
+}
+
+#[test]
+fn pictures_are_tuned_by_the_labels_of_their_folders() {
+    let scratch = Scratch::new("tune-pictures");
+    for (label, shade) in [("dark", 10u8), ("light", 240)] {
+        let folder = scratch.path(&format!("pictures/{label}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for i in 0..8u8 {
+            let pixel = |k: usize| shade.saturating_add(i) ^ (k % 5) as u8;
+            std::fs::write(format!("{folder}/{i}.png"), png(12, 8, pixel)).unwrap();
+        }
+    }
+    let (data, out) = (scratch.path("pictures"), scratch.path("run"));
+    let said = lines(&[
+        "tune",
+        &fixture("vit"),
+        "--data",
+        &data,
+        "--out",
+        &out,
+        "--batch",
+        "4",
+        "--lr",
+        "0.01",
+        "--epochs",
+        "4",
+        "--json",
+    ])
+    .unwrap();
+    let losses: Vec<f64> =
+        said.iter().filter(|l| l["event"] == "epoch").map(|l| l["loss"].as_f64().unwrap()).collect();
+    assert!(losses[3] < 0.5 * losses[0], "{losses:?}");
+    let config = std::fs::read_to_string(Path::new(&out).join("model/config.json")).unwrap();
+    assert!(config.contains("dark") && config.contains("light"), "{config}");
+}
+
 #[test]
 fn all_weights_are_tuned_into_a_folder_like_the_first() {
     let scratch = Scratch::new("tune-all");
@@ -118,6 +312,7 @@ fn all_weights_are_tuned_into_a_folder_like_the_first() {
     assert!(model.ends_with("model"));
     let text = lines(&["generate", model, "--prompt", "the", "--tokens", "4", "--json"]).unwrap();
     assert_eq!(text[0]["tokens"].as_array().unwrap().len(), 4);
+    assert_eq!(lines(&["generate", &out, "--prompt", "the", "--tokens", "4", "--json"]).unwrap(), text);
 }
 
 #[test]
@@ -154,7 +349,7 @@ fn what_cannot_be_tuned_is_said_with_file_and_line() {
     assert_eq!(said[0]["packed"]["skipped"], 1);
     std::fs::write(&data, "\n").unwrap();
     let error = tune(&folder, &data, &scratch.path("empty"), &["--lora", "2"]).unwrap_err();
-    assert!(error.contains("no text in it"), "{error}");
+    assert!(error.contains("nothing in it to learn from"), "{error}");
     let left = std::fs::read_dir(scratch.path("empty")).into_iter().flatten().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).filter(|name| name != "lock").collect();
     assert!(left.is_empty(), "a refused run leaves {left:?}");

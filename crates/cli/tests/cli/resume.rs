@@ -47,22 +47,31 @@ fn a_run_that_is_done_says_that_nothing_is_left() {
 fn a_run_that_is_killed_twenty_times_ends_with_the_same_bits() {
     let scratch = Scratch::new("killed");
     let (whole, killed) = (scratch.path("whole"), scratch.path("killed"));
+    let kills = kill_and_resume(&whole, &killed, 20, arguments);
+    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+    assert!(model(&whole) == model(&killed), "after {kills} kills the weights are others");
+    assert!(kills > 0);
+}
+
+/// Runs a command to its end in one folder, and in another kills it at random moments, so often at most, and lets it go on each time; how
+/// often it was killed.
+pub fn kill_and_resume(whole: &str, killed: &str, most: u64, arguments: impl Fn(&str) -> Vec<String>) -> u64 {
     let start = Instant::now();
-    let done = plimsoll().args(arguments(&whole)).output().unwrap();
+    let done = plimsoll().args(arguments(whole)).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     // However fast the machine is, runs are killed somewhere inside.
     let took = start.elapsed().as_millis() as u64;
     let (mut kills, mut state) = (0, 12345u64);
     loop {
         let mut run = plimsoll();
-        run.args(arguments(&killed)).stdout(Stdio::null()).stderr(Stdio::piped());
+        run.args(arguments(killed)).stdout(Stdio::null()).stderr(Stdio::piped());
         // Killed early enough, there is no run yet to go on with.
-        if std::path::Path::new(&killed).join("config.toml").is_file() {
+        if std::path::Path::new(killed).join("config.toml").is_file() {
             run.arg("--resume");
         }
         let mut run = run.spawn().unwrap();
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let patience = if kills < 20 { took / 10 + (state >> 33) % (took / 2 + 1) } else { 600_000 };
+        let patience = if kills < most { took / 10 + (state >> 33) % (took / 2 + 1) } else { 600_000 };
         let start = Instant::now();
         let ended = loop {
             if let Some(status) = run.try_wait().unwrap() {
@@ -82,13 +91,10 @@ fn a_run_that_is_killed_twenty_times_ends_with_the_same_bits() {
             Some(status) => {
                 let output = run.wait_with_output().unwrap();
                 assert!(status.success(), "after {kills} kills: {}", String::from_utf8_lossy(&output.stderr));
-                break;
+                return kills;
             }
         }
     }
-    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
-    assert!(model(&whole) == model(&killed), "after {kills} kills the weights are others");
-    assert!(kills > 0);
 }
 
 #[test]

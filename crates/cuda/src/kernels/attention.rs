@@ -20,6 +20,9 @@ const FLASH: &str =
     concat!(include_str!("attention_args.cu"), include_str!("tensor.cu"), include_str!("flash.cu"));
 /// Keys that the kernels on tensor cores take at a time, and keys or queries of a block of their gradients.
 const FLASH_ROWS: usize = 64;
+/// Blocks of keys that keep a large card busy though some have many more queries than others. Fewer are cut up by heads of queries. A fixed
+/// number, so that results do not depend on the card's size.
+const ENOUGH_BLOCKS: usize = 640;
 
 /// One of the kernels.
 #[derive(Clone, Copy)]
@@ -64,6 +67,19 @@ impl Tiles {
         })
     }
 
+    /// Whether the gradients of keys that several heads share are summed a head apart.
+    fn is_apart(&self) -> bool {
+        let AttentionDims { batch, tk, heads, kv_heads, .. } = self.dims;
+        self.rows.is_none() && kv_heads < heads && tk.div_ceil(FLASH_ROWS) * kv_heads * batch < ENOUGH_BLOCKS
+    }
+
+    /// Numbers of the gradients' scratch: one a query, then sums of keys and values a head.
+    fn sums(&self) -> usize {
+        let AttentionDims { batch, tq, tk, heads, d, dv, .. } = self.dims;
+        let deltas = batch * heads * tq;
+        if self.is_apart() { deltas.next_multiple_of(64) + batch * heads * tk * (d + dv) } else { deltas }
+    }
+
     /// The rows of a block of a kernel.
     fn block(&self, which: Which) -> usize {
         match (self.rows, which) {
@@ -106,11 +122,13 @@ impl Tiles {
         code.with("D", self.dims.d)
             .with("DV", self.dims.dv)
             .with("EARLY", usize::from(self.op.hides_early()))
+            .with("APART", usize::from(self.is_apart()))
             .with("CAPPED", usize::from(self.op.cap.is_some()))
     }
 
     fn grid(&self, which: Which, q: &Type) -> Grid {
         let (length, heads) = match which {
+            Which::GradKeys if self.is_apart() => (self.dims.tk, self.dims.heads),
             Which::GradKeys => (self.dims.tk, self.dims.kv_heads),
             _ => (self.dims.tq, self.dims.heads),
         };
@@ -206,8 +224,7 @@ impl Kernel for Attention {
 
 impl Kernel for AttentionGrad {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        let Tiles { dims, .. } = Tiles::new(cuda, &self.0, inputs)?;
-        Ok(dims.batch * dims.heads * dims.tq * inputs[0].dtype.accumulator().bytes())
+        Ok(Tiles::new(cuda, &self.0, inputs)?.sums() * inputs[0].dtype.accumulator().bytes())
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
@@ -219,7 +236,7 @@ impl Kernel for AttentionGrad {
         let args = |a: *mut u8, b: *mut u8| tiles.args(call.inputs, [o, lse, d_o, a, b, call.scratch]);
         let q = call.inputs[0].ty;
         let code = tiles.code(q);
-        // SAFETY: the caller's promise; the scratch holds a number for every query.
+        // SAFETY: the caller's promise; the scratch holds a number for every query, and the sums of heads behind them.
         unsafe {
             if dims.batch * dims.heads * dims.tq > 0 {
                 cuda.launch(&code, "deltas", tiles.each_query(), &args(dq, null_mut()))?;
@@ -228,6 +245,10 @@ impl Kernel for AttentionGrad {
             }
             if dims.batch * dims.kv_heads * dims.tk > 0 {
                 cuda.launch(&code, "grad_keys", tiles.grid(Which::GradKeys, q), &args(dk, dv))?;
+                if tiles.is_apart() {
+                    let numbers = dims.batch * dims.tk * dims.kv_heads * (dims.d + dims.dv);
+                    cuda.launch(&code, "join_heads", Grid::each(numbers), &args(dk, dv))?;
+                }
             }
         }
         Ok(())

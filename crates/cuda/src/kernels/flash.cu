@@ -124,6 +124,16 @@ DEV void add_rows(float (*sum)[4], const u32 *left, const T *y, int row) {
         product(sum[c + 1], left, right + 2);
     }
 }
+// The same, as sums that are yet to be added up: rows of [batch, heads, length, WIDTH].
+template <int WIDTH> DEV void sums_out(float *to, float (*sum)[4], i64 row_of_head, int start, int length, float f) {
+    int lane = threadIdx.x % 32, row = start + lane / 4;
+#pragma unroll
+    for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (row + e / 2 * 8 < length)
+                to[((row_of_head + row + e / 2 * 8) * WIDTH) + n * 8 + lane % 4 * 2 + e % 2] = sum[n][e] * f;
+}
 
 // QUERIES / 64 times 16 queries a warp.
 #define QUERIES (D > 64 || DV > 64 ? 64 : 128)
@@ -332,7 +342,11 @@ KERNEL(grad_queries, P) {
     rows_out<D>(p.to0, dq, b, i0 + warp * 16, tq, p.heads, h, (float)p.scale, (float)p.scale);
 }
 
-// 64 keys a block, 16 a warp; QUERY_ROWS queries at a time.
+// Behind the deltas, sums of the gradients of keys, then of values, by head of queries.
+#define SUMS(p) ((p).sums + ((p).batch * (p).heads * (p).tq + 63) / 64 * 64)
+
+// 64 keys a block, 16 a warp; QUERY_ROWS queries at a time. Where APART is 1, a block has one head of queries, and not all that share the
+// keys: where there are few keys a card would wait for the blocks with most queries.
 #define QUERY_ROWS (D > 64 || DV > 64 ? 32 : 64)
 KERNEL(grad_keys, P) {
     DYNAMIC_SHARED(T, shared);
@@ -342,7 +356,8 @@ KERNEL(grad_keys, P) {
     int *early = (int *)(delta + 2 * QUERY_ROWS);
 #endif
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    i64 hk = blockIdx.y, b = blockIdx.z, group = p.heads / p.kv_heads;
+    i64 b = blockIdx.z, group = p.heads / p.kv_heads, hk = APART ? blockIdx.y / group : blockIdx.y;
+    i64 first_head = APART ? blockIdx.y : hk * group, heads = APART ? 1 : group;
     int tq = (int)p.tq, tk = (int)p.tk, j0 = (int)blockIdx.x * 64, mine = j0 + warp * 16 + lane / 4;
     float scale = UNIT * LOG2E, dk[D / 8][4], dv[DV / 8][4];
     clear(dk[0], D / 2);
@@ -351,14 +366,14 @@ KERNEL(grad_keys, P) {
     int first = p.causal ? j0 - (tk - tq) : 0;
     first = first < 0 ? 0 : first / QUERY_ROWS * QUERY_ROWS;
     int end = behind_last(p, b, first, j0 + 64);
-    int blocks = first < end ? (end - first + QUERY_ROWS - 1) / QUERY_ROWS : 0, rounds = blocks * (int)group;
+    int blocks = first < end ? (end - first + QUERY_ROWS - 1) / QUERY_ROWS : 0, rounds = blocks * (int)heads;
     rows_later<64, D>(k, p.k, b, j0, tk, p.kv_heads, hk);
     rows_later<64, DV>(v, p.v, b, j0, tk, p.kv_heads, hk);
     for (int n = -1; n < rounds; n++) {
         // The next block of queries comes while this one is worked on.
         int then = n + 1;
         if (then < rounds) {
-            i64 h = hk * group + then / blocks;
+            i64 h = first_head + then / blocks;
             int i = first + then % blocks * QUERY_ROWS, half = then % 2;
             rows_later<QUERY_ROWS, D>(q + half * QUERY_ROWS * SD, p.q, b, i, tq, p.heads, h);
             rows_later<QUERY_ROWS, DV>(g + half * QUERY_ROWS * SV, p.d_o, b, i, tq, p.heads, h);
@@ -407,6 +422,27 @@ KERNEL(grad_keys, P) {
         }
         __syncthreads();
     }
+#if APART
+    i64 row = (b * p.heads + first_head) * tk;
+    sums_out<D>(SUMS(p), dk, row, j0 + warp * 16, tk, (float)p.scale);
+    sums_out<DV>(SUMS(p) + p.batch * p.heads * tk * D, dv, row, j0 + warp * 16, tk, 1.0f);
+#else
     rows_out<D>(p.to0, dk, b, j0 + warp * 16, tk, p.kv_heads, hk, (float)p.scale, (float)p.scale);
     rows_out<DV>(p.to1, dv, b, j0 + warp * 16, tk, p.kv_heads, hk, 1.0f, 1.0f);
+#endif
 }
+#if APART
+// The gradients of keys and values, from the sums of all heads that share them, in their order.
+KERNEL(join_heads, P) {
+    i64 group = p.heads / p.kv_heads, wide = D + DV, count = p.batch * p.tk * p.kv_heads * wide;
+    EACH(i, count) {
+        i64 c = i % wide, hk = i / wide % p.kv_heads, j = i / wide / p.kv_heads % p.tk, b = i / wide / p.kv_heads / p.tk;
+        bool is_key = c < D;
+        i64 width = is_key ? D : DV, at = is_key ? c : c - D;
+        const float *from = SUMS(p) + (is_key ? 0 : p.batch * p.heads * p.tk * D);
+        float sum = 0.0f;
+        for (i64 h = hk * group; h < (hk + 1) * group; h++) sum += from[((b * p.heads + h) * p.tk + j) * width + at];
+        (is_key ? p.to0 : p.to1)[((b * p.tk + j) * p.kv_heads + hk) * width + at] = narrow<T>(sum);
+    }
+}
+#endif

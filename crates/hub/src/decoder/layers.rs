@@ -6,7 +6,7 @@ use plimsoll_run::{Result, Tensor};
 
 use super::{Decoder, Memory, Sight, capped};
 use crate::base;
-use crate::config::{Activation, Family};
+use crate::config::Family;
 use crate::tuning::Tuning;
 
 impl Decoder {
@@ -85,20 +85,11 @@ impl Decoder {
         }
     }
 
-    fn activated(&self, x: &Tensor) -> Result<Tensor> {
-        match self.config.activation {
-            Activation::Silu => x.silu(),
-            Activation::Gelu => x.gelu(),
-            Activation::GeluTanh => x.gelu_tanh(),
-            Activation::Relu => x.relu(),
-        }
-    }
-
     fn feed_forward(&self, net: &mut Net, x: &Tensor) -> Result<Tensor> {
         let (config, inner) = (&self.config, self.config.inner);
         if !config.is_gated() {
             let y = self.linear(net, "c_fc", x, inner, true)?;
-            return self.linear(net, "c_proj", &self.activated(&y)?, config.width, true);
+            return self.linear(net, "c_proj", &config.activation.of(&y)?, config.width, true);
         }
         let (gate, up) = if config.family == Family::Phi3 {
             let parts = self.linear(net, "gate_up_proj", x, 2 * inner, false)?.split(2, &[inner, inner])?;
@@ -107,7 +98,13 @@ impl Decoder {
             let gate = self.linear(net, "gate_proj", x, inner, config.biases.mlp)?;
             (gate, self.linear(net, "up_proj", x, inner, config.biases.mlp)?)
         };
-        self.linear(net, "down_proj", &self.activated(&gate)?.mul(&up)?, config.width, config.biases.mlp)
+        self.linear(
+            net,
+            "down_proj",
+            &config.activation.of(&gate)?.mul(&up)?,
+            config.width,
+            config.biases.mlp,
+        )
     }
 
     /// Queries, keys and values `[B, T, heads, features]`, before positions turn them.

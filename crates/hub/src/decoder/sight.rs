@@ -95,13 +95,15 @@ impl Sight {
     pub(super) fn turned(&self, x: &Tensor, rope: Option<usize>) -> Result<Tensor> {
         let Some([sin, cos]) = rope.and_then(|rope| self.turns.get(rope)) else { return Ok(x.clone()) };
         let (pairs, features) = (sin.shape()[3], x.shape()[3]);
-        let (a, b) = (x.narrow(3, 0, pairs)?, x.narrow(3, pairs, 2 * pairs)?);
+        // Split, whose gradient is one copy; parts by themselves would each be filled up with zeros and added.
+        let rest = features - 2 * pairs;
+        let sizes = [pairs, pairs, rest];
+        let parts = x.split(3, if rest == 0 { &sizes[..2] } else { &sizes })?;
+        let (a, b) = (&parts[0], &parts[1]);
         let first = a.mul(cos)?.sub(&b.mul(sin)?)?;
         let second = b.mul(cos)?.add(&a.mul(sin)?)?;
-        match features == 2 * pairs {
-            true => Tensor::concat(&[&first, &second], 3),
-            false => Tensor::concat(&[&first, &second, &x.narrow(3, 2 * pairs, features)?], 3),
-        }
+        let turned: Vec<&Tensor> = [&first, &second].into_iter().chain(parts.get(2)).collect();
+        Tensor::concat(&turned, 3)
     }
 
     /// What queries see of keys and values, as weighed means. Whole sequences need no mask: what is hidden follows from places alone.

@@ -106,7 +106,11 @@ impl Encoder {
         let (width, dtype) = (self.config.width, net.dtype());
         let y = self.dense(net, dense, x, width, true)?;
         // RoBERTa's own code has gelu here, whatever its blocks have.
-        let y = if self.config.family == EncoderFamily::Roberta { y.gelu()? } else { self.activated(&y)? };
+        let y = if self.config.family == EncoderFamily::Roberta {
+            y.gelu()?
+        } else {
+            self.config.activation.of(&y)?
+        };
         let features = self.norm(net, norm, &y)?;
         let classes = self.config.classes();
         let table = format!("{}/embeddings/word_embeddings/weight", self.config.family.root());

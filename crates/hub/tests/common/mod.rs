@@ -117,3 +117,21 @@ pub fn looked_at(logits: &Tensor, seen: &[usize]) -> (Vec<f64>, Vec<f64>) {
     let sums = rows.map(|row| row.iter().map(|x| x.exp()).sum::<f64>().ln()).collect();
     (some, sums)
 }
+
+/// Holds the gradients of all parameters against the three numbers that a script kept of each.
+pub fn check_gradients(name: &str, golden: &Value, params: &[Param], grads: &[Tensor], tolerance: f64) {
+    let expected = golden["gradients"].as_object().unwrap();
+    assert_eq!(expected.len(), params.len(), "{name}");
+    for (param, grad) in params.iter().zip(grads) {
+        let named = param.name.replace('/', ".");
+        let grad = grad.to_f64().unwrap();
+        let sum = grad.iter().sum::<f64>();
+        let weighed = grad.iter().enumerate().map(|(i, g)| g * (i as f64).cos()).sum::<f64>();
+        let norm = grad.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let (gap, at) = furthest(&[sum, weighed, norm], &numbers(&expected[&named]));
+        assert!(gap < tolerance, "{name} {named}: number {at} of its gradient is off by {gap}");
+        // Scores do not change with a bias of keys that no position turns.
+        let is_flat = ["key.bias", "k_lin.bias"].iter().any(|end| named.ends_with(end));
+        assert!(norm > 1e-7 || is_flat, "{name} {named}: its gradient is zero");
+    }
+}

@@ -91,9 +91,7 @@ impl PlanFigures {
         match (copies, hosted) {
             (0, Bytes::ZERO) => None,
             (_, Bytes::ZERO) => Some(format!("{copies} copies to {host} of the host and back")),
-            _ => Some(format!(
-                "{copies} copies to {host} of the host and back, {hosted} of it the optimizer's state"
-            )),
+            _ => Some(format!("{copies} copies to {host} of the host and back, {hosted} of it state")),
         }
     }
 }

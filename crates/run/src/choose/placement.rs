@@ -1,9 +1,10 @@
 //! Turns the host's memory into a choice: how much of a step's state lives there between updates.
 //!
 //! What the optimizer keeps of a parameter is wanted once a step, by its update, and is as large as the parameter. Where the host
-//! may be copied to, it can live there, come to the device just before its update and go back after it, beside the kernels.
-//! How much of it should is searched with everything else: none, about half, or all that the host has room for, the largest
-//! tensors first, since a copy of a small one is all beginning and end.
+//! may be copied to, it can live there, come to the device just before its update and go back after it, beside the kernels. So can
+//! parameters, which are wanted more often: once in each phase of a step. How much should is searched with everything else: none, about
+//! half of the optimizer's, all of it, then half of the parameters too, or all that the host has room for; the largest tensors first, since
+//! a copy of a small one is all beginning and end.
 
 use plimsoll_device::Bytes;
 use plimsoll_record::Kind;
@@ -24,10 +25,10 @@ pub(crate) struct StatePlacement {
     pub(crate) host_free: Bytes,
 }
 
-/// Whether a part of the state can live on the host: an optimizer's, and so large that it has pages of its own, so that the device
-/// has as many more without it.
+/// Whether a part of the state can live on the host: an optimizer's or a parameter, and so large that it has pages of its own, so that
+/// the device has as many more without it.
 pub(crate) fn is_movable(device: &Device, kind: Kind, bytes: usize) -> bool {
-    kind == Kind::Optimizer && bytes as u64 > device.memory().page().get() / 2
+    matches!(kind, Kind::Optimizer | Kind::Parameter) && bytes as u64 > device.memory().page().get() / 2
 }
 
 impl StepToPlan {
@@ -39,7 +40,8 @@ impl StepToPlan {
         let mut parts: Vec<usize> =
             self.movable().into_iter().enumerate().filter_map(|(i, yes)| yes.then_some(i)).collect();
         let bytes = |i: usize| self.step.state[i].ty.bytes() as u64;
-        parts.sort_by_key(|&i| std::cmp::Reverse(bytes(i)));
+        let is_parameter = |i: usize| self.step.state[i].kind == Kind::Parameter;
+        parts.sort_by_key(|&i| (is_parameter(i), std::cmp::Reverse(bytes(i))));
         let largest = |most: u64| {
             let mut left = most;
             let mut hosted = vec![false; self.step.state.len()];
@@ -51,10 +53,14 @@ impl StepToPlan {
             self.placement(hosted)
         };
         let mut all = vec![largest(0)];
-        let most = largest(self.host().get());
-        // Between the two the link is busy enough with state, and a search with more choices takes longer.
-        let half = StatePlacement { host_free: Bytes::ZERO, ..largest(most.host.get() / 2) };
-        for placement in [half, most] {
+        let host = self.host().get();
+        let optimizer: u64 = parts.iter().filter(|i| !is_parameter(**i)).map(|&i| bytes(i)).sum();
+        let (without, most) = (largest(host.min(optimizer)), largest(host));
+        // Between them the link is busy enough with state, and a search with more choices takes longer.
+        let up_to = |bytes: u64| StatePlacement { host_free: Bytes::ZERO, ..largest(bytes) };
+        let half = up_to(without.host.get() / 2);
+        let more = up_to(without.host.get().midpoint(most.host.get()));
+        for placement in [half, without, more, most] {
             if all.iter().all(|other| other.hosted != placement.hosted) {
                 all.push(placement);
             }

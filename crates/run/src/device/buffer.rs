@@ -124,11 +124,20 @@ impl Buffer {
     /// # Safety
     /// Nobody else may use the buffer, and it must have as many bytes.
     pub(crate) unsafe fn write(&self, bytes: &[u8], site: Site) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_at(0, bytes, site) }
+    }
+
+    /// Copies bytes of the host over those from `start` on.
+    ///
+    /// # Safety
+    /// Nobody else may use the buffer, and it must have as many bytes behind `start`.
+    pub(crate) unsafe fn write_at(&self, start: usize, bytes: &[u8], site: Site) -> Result<()> {
         if !self.is_hosted() {
             self.device.count_up(bytes.len());
         }
         // SAFETY: the caller's promise.
-        unsafe { self.device.backend().upload(self.ptr(), bytes) }
+        unsafe { self.device.backend().upload(self.ptr().add(start), bytes) }
             .map_err(|fault| Error::Fault { fault, site })
     }
 }

@@ -122,4 +122,16 @@ impl State {
         // SAFETY: nobody else holds the bytes, and there are as many of them.
         unsafe { tensor.buffer(site)?.write(value, site) }
     }
+
+    /// Sets some bytes of a part, of which nobody may hold a clone.
+    pub(super) fn set_bytes_at(&mut self, i: usize, at: usize, value: &[u8], site: Site) -> Result<()> {
+        let fits =
+            |tensor: &&Tensor| at.checked_add(value.len()).is_some_and(|end| end <= tensor.ty().bytes());
+        let Some(tensor) = self.tensors.get(i).filter(fits) else {
+            let why = format!("sets {} bytes at {at} of part {i}, which are not there", value.len());
+            return Err(Error::Signature { site, why });
+        };
+        // SAFETY: nobody else holds the bytes, and there are as many of them behind `at`.
+        unsafe { tensor.buffer(site)?.write_at(at, value, site) }
+    }
 }

@@ -335,6 +335,17 @@ impl Step {
         self.state.set(i, value, site)
     }
 
+    /// Sets some bytes of a part of the state: what is read a piece at a time need never be there whole.
+    ///
+    /// # Errors
+    /// There is no such part, or it has not as many bytes.
+    #[track_caller]
+    pub fn set_state_bytes(&mut self, i: usize, at: usize, value: &[u8]) -> Result<()> {
+        let site = Site::here();
+        self.unshare(site)?;
+        self.state.set_bytes_at(i, at, value, site)
+    }
+
     /// The state as it stands. A clone keeps what it saw: the next run copies what is shared before it writes.
     pub fn state(&self) -> &[Tensor] {
         &self.state.tensors

@@ -5,7 +5,7 @@ use plimsoll_graph::{NodeId, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Tensor};
 
-use super::{Location, Lowered, Move, Place, Roles, Source, carry_ns};
+use super::{Brought, Location, Lowered, Move, Phase, Place, Roles, Source, carry_ns};
 use crate::device::{Costs, Device};
 use crate::error::Result;
 
@@ -45,25 +45,78 @@ impl Lowered {
         away.iter().copied().filter(|&(v, a)| leaves(v, a)).collect()
     }
 
+    /// Which arguments on the host may be brought once a phase: those that no plan could bring when their new value is there already.
+    /// Whatever of the forward pass reads one must come before the guard, behind which alone new values go to the host; what other phases
+    /// bring, the copy of the new value waits for.
+    pub(super) fn may_come_again(
+        &self,
+        roles: &Roles<'_>,
+        away: &[(ValueId, usize)],
+        guard: Option<NodeId>,
+    ) -> Vec<bool> {
+        let graph = &self.graph;
+        let mut before_guard = vec![false; graph.nodes().len()];
+        let mut left: Vec<NodeId> = guard.into_iter().collect();
+        while let Some(id) = left.pop() {
+            if !std::mem::replace(&mut before_guard[id.index()], true) {
+                let makers = graph.node(id).inputs.iter().filter_map(|v| graph.info(*v).producer);
+                left.extend(makers.map(|(maker, _)| maker));
+            }
+        }
+        let is_sure = |v: ValueId| {
+            graph.nodes().iter().enumerate().all(|(i, node)| {
+                let is_forward = self.phases.of(graph, NodeId(i as u32)) == Phase::Forward;
+                let reads = || node.inputs.iter().any(|own| self.roots[own.index()] == v);
+                !is_forward || before_guard[i] || node.op.is_view() || !reads()
+            })
+        };
+        let is_replaced = |a: usize| roles.replaces.contains(&Some(a));
+        away.iter().map(|&(v, a)| !is_replaced(a) || (guard.is_some() && is_sure(v))).collect()
+    }
+
     /// Brings an argument from the host.
     pub(super) fn fetch(
         &mut self,
         v: ValueId,
         argument: usize,
+        phase: Phase,
         device: &Device,
         costs: &Costs,
     ) -> Result<()> {
         let (at, bytes) = (self.location(v)?, self.graph.ty(v).bytes());
         let name = format!("fetch {}", self.graph.info(v).name);
         let op = plan::Op::fetch(name, at.tensor, carry_ns(device, costs, bytes));
-        self.problem.op(op);
+        let op = self.problem.op(op).index();
+        self.brought.push(Brought { value: v, argument, op, at, phase });
         self.sources.push(Source::Carry { argument, at, bytes, out: false });
         Ok(())
+    }
+
+    /// Whether a value is computed from another by ops of the update alone.
+    fn is_made_of(&self, made: ValueId, from: ValueId) -> bool {
+        let graph = &self.graph;
+        let (mut left, mut seen) = (vec![made], std::collections::BTreeSet::new());
+        while let Some(v) = left.pop() {
+            let Some((maker, _)) = graph.info(v).producer else { continue };
+            if self.phases.of(graph, maker) != Phase::Update || !seen.insert(maker.index()) {
+                continue;
+            }
+            let node = graph.node(maker);
+            if node.inputs.iter().any(|input| self.roots[input.index()] == from) {
+                return true;
+            }
+            left.extend(&node.inputs);
+        }
+        false
     }
 
     /// Puts a value into its place.
     pub(super) fn commit(&mut self, commit: Commit, device: &Device, costs: &Costs) -> Result<()> {
         let Commit { from, to, bytes } = commit;
+        let made = match from {
+            From::Root(root) => Some(root),
+            From::Aside(_) => None,
+        };
         let from = match from {
             From::Aside(location) => location,
             From::Root(root) => self.location(root)?,
@@ -78,6 +131,11 @@ impl Lowered {
         let name = format!("store {}", self.graph.info(self.graph.inputs()[argument]).name);
         let mut op = plan::Op::store(name, from.tensor, carry_ns(device, costs, bytes));
         self.wait_for_guard(&mut op);
+        // Nothing that is still to be brought of the old value may find the new one. What the new one was made of has been brought.
+        let is_made_of = |from: ValueId| made.is_some_and(|v| self.is_made_of(v, from));
+        let later = self.brought.iter().filter(|b| b.argument == argument && b.phase != Phase::Forward);
+        let later = later.filter(|b| b.phase != Phase::Update || !is_made_of(b.value));
+        op.reads.extend(later.map(|brought| brought.at.tensor));
         self.problem.op(op);
         self.sources.push(Source::Carry { argument, at: from, bytes, out: true });
         Ok(())

@@ -26,6 +26,7 @@ use plimsoll_device::backend::ALIGNMENT;
 use plimsoll_graph::{Graph, Node, NodeId, Op, Type, ValueId};
 use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Problem, Tensor, TensorId};
+use plimsoll_record::Phase;
 use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
@@ -67,8 +68,10 @@ pub(crate) struct Lowered {
     pub(crate) sources: Vec<Source>,
     /// For each value, the one whose bytes it uses: itself unless it is a view.
     pub(crate) roots: Vec<ValueId>,
-    /// Where the bytes of each root are.
+    /// Where the bytes of each root are; of one that was brought from the host more than once, where they were last.
     locations: Vec<Option<Location>>,
+    /// What was brought from the host, in order: the value, the op that brought it, where to, and for which phase.
+    brought: Vec<Brought>,
     /// Which nodes run on the host though their operands are on the device.
     pub(crate) hosts: Vec<bool>,
     /// Which phase each node belongs to.
@@ -78,6 +81,16 @@ pub(crate) struct Lowered {
     /// Copies before the first op and after the last.
     pub(crate) first: Vec<Move>,
     pub(crate) last: Vec<Move>,
+}
+
+/// An argument of the host on the device, from an op on.
+#[derive(Clone, Copy, Debug)]
+struct Brought {
+    value: ValueId,
+    argument: usize,
+    op: usize,
+    at: Location,
+    phase: Phase,
 }
 
 /// Where bytes are, and the tensor that stands for them in the problem.
@@ -120,6 +133,7 @@ impl Lowered {
             sources,
             roots,
             locations,
+            brought: Vec::new(),
             hosts: vec![false; graph.nodes().len()],
             phases,
             guard: None,
@@ -148,9 +162,9 @@ impl Lowered {
         let mut commits = lowered.results(roles)?;
         let costs = device.costs();
         for (v, a) in lowered.wanted_at_once(roles, &away) {
-            lowered.fetch(v, a, device, &costs)?;
-            away.retain(|&(other, _)| other != v);
+            lowered.fetch(v, a, Phase::Forward, device, &costs)?;
         }
+        let again = lowered.may_come_again(roles, &away, guard);
         if let (Some(root), Some(maker)) = (guarded, guard) {
             lowered.guard = Some((maker, lowered.location(root)?));
         }
@@ -161,9 +175,18 @@ impl Lowered {
             }
             // Its state comes just before it; the planner sees how much earlier there is room for it.
             let reads = |v: ValueId| node.inputs.iter().any(|i| lowered.roots[i.index()] == v);
-            let wanted: Vec<(ValueId, usize)> = away.extract_if(.., |(v, _)| reads(*v)).collect();
+            let phase = lowered.phases.of(&graph, id);
+            let wanted = away.iter().zip(&again).filter(|((v, _), again)| {
+                let before = lowered.brought.iter().rfind(|b| b.value == *v);
+                reads(*v) && before.is_none_or(|before| **again && before.phase != phase)
+            });
+            let wanted: Vec<(ValueId, usize)> = wanted.map(|(away, _)| *away).collect();
             for (v, a) in wanted {
-                lowered.fetch(v, a, device, &costs)?;
+                if lowered.brought.iter().any(|b| b.value == v) {
+                    let kind = roles.kinds.get(a).copied().unwrap_or(Kind::Input);
+                    lowered.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None);
+                }
+                lowered.fetch(v, a, phase, device, &costs)?;
             }
             lowered.run(id, node, device, &costs)?;
             // New state goes back as soon as it is there.
@@ -289,10 +312,17 @@ impl Lowered {
             .ok_or_else(|| Error::Internal(format!("value %{} is read before it is made", root.0)))
     }
 
+    /// Where the bytes of a root are for an op.
+    pub(crate) fn location_at(&self, root: ValueId, op: usize) -> Result<Location> {
+        let brought = self.brought.iter().rfind(|brought| brought.value == root && brought.op <= op);
+        brought.map_or_else(|| self.location(root), |brought| Ok(brought.at))
+    }
+
     /// The value that a tensor of the problem stands for; none for what is only put aside.
     pub(crate) fn value(&self, tensor: TensorId) -> Option<ValueId> {
         let stands = |location: &Option<Location>| location.is_some_and(|l| l.tensor == tensor);
-        self.locations.iter().position(stands).map(|v| ValueId(v as u32))
+        let brought = || self.brought.iter().find(|b| b.at.tensor == tensor).map(|b| b.value);
+        self.locations.iter().position(stands).map(|v| ValueId(v as u32)).or_else(brought)
     }
 
     /// Whether input `i` may be written over without harm to the node's other inputs.

@@ -28,6 +28,9 @@ impl Lowered {
                 values[location.tensor.index()].get_or_insert(ValueId(v as u32));
             }
         }
+        for brought in &self.brought {
+            values[brought.at.tensor.index()].get_or_insert(brought.value);
+        }
         let held = instances(&self.problem, plan).into_iter().filter(|instance| instance.bytes > 0);
         let span = |instance: plimsoll_plan::Instance| {
             let (from, to) = (starts[instance.from], starts[instance.until]);

@@ -83,7 +83,7 @@ impl Instructions {
                 }
                 Source::Run(id) => {
                     let node = lowered.graph.node(*id);
-                    let at = |v: &ValueId| place(lowered.location(lowered.roots[v.index()])?);
+                    let at = |v: &ValueId| place(lowered.location_at(lowered.roots[v.index()], op.index())?);
                     let scratch_bytes = planned.scratch as usize;
                     let scratch = if scratch_bytes > 0 { scratch.saturating_sub(base) as usize } else { 0 };
                     Instruction::Run {

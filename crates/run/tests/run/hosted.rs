@@ -1,6 +1,6 @@
-//! Steps whose optimizer keeps its state in the host's memory: it comes to the device for its update and goes back, beside the
-//! kernels, and the bits are those of a step that has it on the device. On the emulator, whose copies are as late as they may be,
-//! and on a card where there is one.
+//! Steps whose weights and optimizer's state are in the host's memory: state comes to the device for its update and goes back, a weight comes
+//! for each phase that reads it, beside the kernels, and the bits are those of a step that has it all on the device. On the emulator, whose
+//! copies are as late as they may be, and on a card where there is one.
 
 use std::sync::MutexGuard;
 
@@ -161,8 +161,8 @@ fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
     for device in devices.into_iter().filter(|device| !is_card(device)) {
         let expected = expected(&device);
         let (with, without) = (survey(&device, &hosting(None)).floor(), survey(&device, &options()).floor());
-        let state: usize = held(&device)[LAYERS..].iter().map(|(_, _, ty)| ty.bytes()).sum();
-        // What comes for one update is there with it.
+        let state: usize = held(&device).iter().map(|(_, _, ty)| ty.bytes()).sum();
+        // What comes for one update is there with it; so is a weight for its product.
         let gained = without.get() - with.get();
         assert!(gained > state as u64 / 2 && gained < state as u64, "{gained} of {state}");
         let mut step = compile(&device, hosting(Some(with))).unwrap();
@@ -178,6 +178,20 @@ fn the_floor_is_lower_by_what_lives_on_the_host_and_a_byte_less_is_refused() {
         };
         let way = ways.iter().find(|way| way.change.contains("host memory")).expect("the way");
         assert_eq!(way.least, with, "{}", way.change);
+    }
+}
+
+#[test]
+fn where_there_is_least_weights_are_on_the_host_too() {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
+        let expected = expected(&device);
+        let floor = survey(&device, &hosting(None)).floor();
+        let mut step = compile(&device, hosting(Some(floor))).unwrap();
+        let weights = step.names().iter().zip(step.state()).filter(|((_, kind), _)| *kind == Kind::Parameter);
+        let away = weights.filter(|(_, tensor)| tensor.is_hosted()).count();
+        assert!(away > LAYERS / 2, "{away} of {LAYERS} weights are on the host");
+        assert!(bits(&device, &mut step) == expected);
     }
 }
 
