@@ -353,7 +353,7 @@ impl Args {
         let is_planned = is_plan_file(&path.to_string_lossy());
         // A plan file is made of a whole model, beside its place.
         let path = if is_planned { path.with_extension("plim.tflite") } else { path };
-        let written = tflite::write_model_as(&path, name, *model, inputs, params, values, &goal)?;
+        let written = tflite::write_model(&path, name, *model, inputs, params, values, &goal)?;
         let path = if is_planned { planned(&path, &self.file())? } else { path };
         let shown = path.display().to_string();
         let file = std::fs::read(&path).map_err(|error| Failure(format!("{shown}: {error}")))?;

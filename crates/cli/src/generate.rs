@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::lora_args::Base;
+use crate::predict::Place;
 use crate::{Failure, Stop, decoder_setup, device_args, merge};
 
 /// Arguments of `plimsoll generate`.
@@ -51,12 +52,8 @@ pub struct Args {
     /// f32, mixed-bf16 or mixed-f16. [default: f32]
     #[arg(long)]
     precision: Option<String>,
-    /// Where it runs: cpu, cuda or cuda:N. [default: cpu]
-    #[arg(long)]
-    device: Option<String>,
-    /// Threads. [default: as many as this process may use]
-    #[arg(long)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: Place,
     /// One JSON line in the end instead of text as it comes: `text`, `tokens`.
     #[arg(long)]
     json: bool,
@@ -80,8 +77,8 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     let config = Config {
         memory: args.memory.clone(),
         precision: args.precision.clone(),
-        device: args.device.clone(),
-        threads: args.threads,
+        device: args.place.device.clone(),
+        threads: args.place.threads,
         ..Config::default()
     };
     let device = device_args::device(&config)?;

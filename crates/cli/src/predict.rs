@@ -27,15 +27,22 @@ pub struct Common {
     /// The memory limit: the most that the process may take; by default none.
     #[arg(long)]
     memory: Option<String>,
-    /// Where it runs: cpu, cuda or cuda:N. By default as in training, or the CPU.
-    #[arg(long)]
-    device: Option<String>,
-    /// Threads; by default as many as this process may use.
-    #[arg(long)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    place: Place,
     /// One JSON line instead of text.
     #[arg(long)]
     json: bool,
+}
+
+/// Where a trained model is used.
+#[derive(clap::Args)]
+pub struct Place {
+    /// Where it runs: cpu, cuda or cuda:N. Where neither this nor a run says it, the CPU.
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Threads; by default as many as this process may use.
+    #[arg(long)]
+    pub threads: Option<usize>,
 }
 
 /// Arguments of `plimsoll evaluate`.
@@ -75,8 +82,8 @@ impl Common {
             data: self.data.clone(),
             batch: self.batch.map(BatchSize::Samples),
             memory: self.memory.clone(),
-            device: self.device.clone(),
-            threads: self.threads,
+            device: self.place.device.clone(),
+            threads: self.place.threads,
             ..Config::default()
         }
     }

@@ -38,31 +38,33 @@ struct Names {
 
 impl EncoderFamily {
     fn names(self) -> Names {
+        let named = |blocks, qkv, [out, inner, outer]: [&'static str; 3], norms| Names {
+            blocks,
+            qkv,
+            out,
+            norms,
+            inner,
+            outer,
+        };
+        let bert = ["attention/output/dense", "intermediate/dense", "output/dense"];
         match self {
-            EncoderFamily::Bert | EncoderFamily::Roberta => Names {
-                blocks: "encoder/layer",
-                qkv: ["attention/self/query", "attention/self/key", "attention/self/value"],
-                out: "attention/output/dense",
-                norms: ["attention/output/LayerNorm", "output/LayerNorm"],
-                inner: "intermediate/dense",
-                outer: "output/dense",
-            },
-            EncoderFamily::DistilBert => Names {
-                blocks: "transformer/layer",
-                qkv: ["attention/q_lin", "attention/k_lin", "attention/v_lin"],
-                out: "attention/out_lin",
-                norms: ["sa_layer_norm", "output_layer_norm"],
-                inner: "ffn/lin1",
-                outer: "ffn/lin2",
-            },
-            EncoderFamily::Vit => Names {
-                blocks: "encoder/layer",
-                qkv: ["attention/attention/query", "attention/attention/key", "attention/attention/value"],
-                out: "attention/output/dense",
-                norms: ["layernorm_before", "layernorm_after"],
-                inner: "intermediate/dense",
-                outer: "output/dense",
-            },
+            EncoderFamily::Bert | EncoderFamily::Roberta => named(
+                "encoder/layer",
+                ["attention/self/query", "attention/self/key", "attention/self/value"],
+                bert,
+                ["attention/output/LayerNorm", "output/LayerNorm"],
+            ),
+            EncoderFamily::DistilBert => named(
+                "transformer/layer",
+                ["attention/q_lin", "attention/k_lin", "attention/v_lin"],
+                ["attention/out_lin", "ffn/lin1", "ffn/lin2"],
+                ["sa_layer_norm", "output_layer_norm"],
+            ),
+            EncoderFamily::Vit => {
+                let qkv =
+                    ["attention/attention/query", "attention/attention/key", "attention/attention/value"];
+                named("encoder/layer", qkv, bert, ["layernorm_before", "layernorm_after"])
+            }
         }
     }
 }

@@ -3,5 +3,5 @@
 #[doc(inline)]
 pub use plimsoll_tflite::{
     Calibration, Error, Goal, LiteModel, OpCode, Quantize, Range, Result, TensorError, Written, read, run,
-    run_watched, write_model, write_model_as,
+    run_watched, write_model,
 };

@@ -4,7 +4,7 @@ use plimsoll_graph::{DType, Type};
 use plimsoll_nn::{Net, zoo};
 use plimsoll_run::Tensor;
 use plimsoll_testing::{Counting, Dice, Scratch, damaged};
-use plimsoll_tflite::{Quantize, read, write_model};
+use plimsoll_tflite::{Goal, Quantize, read, write_model};
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -18,7 +18,8 @@ fn file(scratch: &Scratch, name: &str, how: &Quantize) -> Vec<u8> {
     let params = Net::discover(std::slice::from_ref(&input), &entry).unwrap();
     let values: Vec<Tensor> = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 3).unwrap()).collect();
     let path = scratch.folder().join(name);
-    write_model(&path, name, &entry, &[("x".into(), input)], &params, &values, how).unwrap();
+    let goal = Goal { quantize: how.clone(), arena: None };
+    write_model(&path, name, &entry, &[("x".into(), input)], &params, &values, &goal).unwrap();
     std::fs::read(&path).unwrap()
 }
 

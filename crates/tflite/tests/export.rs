@@ -9,9 +9,7 @@ use plimsoll_graph::{DType, RandomOps, TensorOps, Type};
 use plimsoll_nn::{Model, Net, Predicting, Recurrent, model, zoo};
 use plimsoll_run::Tensor;
 use plimsoll_testing::Scratch;
-use plimsoll_tflite::{
-    Calibration, Error, Goal, OpCode, Quantize, Range, Written, read, run, write_model, write_model_as,
-};
+use plimsoll_tflite::{Calibration, Error, Goal, OpCode, Quantize, Range, Written, read, run, write_model};
 
 /// A line of a name, its shape and its elements.
 fn line(kind: &str, name: &str, x: &Tensor) -> String {
@@ -43,7 +41,8 @@ fn export(
     let path = folder.join(format!("{name}.tflite"));
     let params = Net::discover(std::slice::from_ref(input), model).unwrap();
     let values: Vec<Tensor> = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 3).unwrap()).collect();
-    let written = write_model(&path, name, model, &[("input".into(), input.clone())], &params, &values, how)?;
+    let written =
+        write_model(&path, name, model, &[("input".into(), input.clone())], &params, &values, &goal(how))?;
     let back = read(&std::fs::read(&path).unwrap()).unwrap();
     let x = drawn(input, 1);
     let ours = Predicting::forward(model, std::slice::from_ref(&x), &params, &values).unwrap();
@@ -67,6 +66,11 @@ fn small(entry: &zoo::Entry) -> zoo::Entry {
 fn calibration(input: &Type, int8_ports: bool) -> Quantize {
     let samples = (0..8).map(|i| vec![drawn(input, i)]).collect();
     Quantize::Int8(Calibration { samples, range: Range::MinMax, int8_ports })
+}
+
+/// A file with numbers like this, in any arena.
+fn goal(how: &Quantize) -> Goal {
+    Goal { quantize: how.clone(), arena: None }
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn a_limit_is_kept_by_layers_in_parts_with_the_same_numbers_or_refused_with_the_
         let written = |arena: Option<usize>| {
             let goal = Goal { quantize: calibration(&input, false), arena };
             let ports = [("input".to_string(), input.clone())];
-            write_model_as(&path, name, &entry, &ports, &params, &values, &goal)
+            write_model(&path, name, &entry, &ports, &params, &values, &goal)
         };
         let x = drawn(&input, 1);
         let whole = written(None).unwrap();

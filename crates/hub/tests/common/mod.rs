@@ -7,7 +7,7 @@ use plimsoll_graph::quant::QuantForm;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_hub::{Decoder, Folder, Tuning};
 use plimsoll_nn::{Net, Param};
-use plimsoll_run::Tensor;
+use plimsoll_run::{Tape, Tensor};
 use serde_json::Value;
 
 /// Every model that the script makes.
@@ -118,11 +118,24 @@ pub fn looked_at(logits: &Tensor, seen: &[usize]) -> (Vec<f64>, Vec<f64>) {
     (some, sums)
 }
 
-/// Holds the gradients of all parameters against the three numbers that a script kept of each.
-pub fn check_gradients(name: &str, golden: &Value, params: &[Param], grads: &[Tensor], tolerance: f64) {
+/// Holds a loss against the script's, and the gradients of all parameters against the three numbers that it kept of each.
+pub fn check_training(
+    name: &str,
+    golden: &Value,
+    (params, values): (&[Param], &[Tensor]),
+    loss: impl FnOnce() -> Tensor,
+    tolerance: f64,
+) {
+    let tape = Tape::new();
+    let wrt: Vec<&Tensor> = values.iter().collect();
+    wrt.iter().for_each(|w| tape.watch(w).unwrap());
+    let loss = loss();
+    let expected = golden["loss"].as_f64().unwrap();
+    assert!((loss.item().unwrap() - expected).abs() < tolerance, "{name}: {loss:?} {expected}");
+    let grads = tape.gradient(&loss, &wrt).unwrap();
     let expected = golden["gradients"].as_object().unwrap();
     assert_eq!(expected.len(), params.len(), "{name}");
-    for (param, grad) in params.iter().zip(grads) {
+    for (param, grad) in params.iter().zip(&grads) {
         let named = param.name.replace('/', ".");
         let grad = grad.to_f64().unwrap();
         let sum = grad.iter().sum::<f64>();

@@ -70,37 +70,20 @@ pub struct Goal {
 ///
 /// ```
 /// use plimsoll_nn::{Net, zoo};
-/// use plimsoll_tflite::{Quantize, read, write_model};
+/// use plimsoll_tflite::{Goal, read, write_model};
 /// let model = zoo::find("cnn").ok_or("there is a cnn")?.sized(|size| size.image = 16);
 /// let params = Net::discover(&[model.input(1)], &model)?;
 /// let values = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 1)).collect::<Result<Vec<_>, _>>()?;
 /// # let path = std::env::temp_dir().join(format!("plimsoll-tflite-export-{}.tflite", std::process::id()));
-/// write_model(&path, "cnn", &model, &[("image".into(), model.input(1))], &params, &values, &Quantize::No)?;
+/// write_model(&path, "cnn", &model, &[("image".into(), model.input(1))], &params, &values, &Goal::default())?;
 /// assert_eq!(read(&std::fs::read(&path)?)?.inputs[0].0, "image");
 /// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// A part of the model has no counterpart among TensorFlow Lite's ops: it is named, with the reason.
+/// A part of the model has no counterpart among TensorFlow Lite's ops: it is named, with the reason. Or the limit of memory is less than can be.
 pub fn write_model(
-    path: impl AsRef<Path>,
-    name: &str,
-    model: &(impl Model + ?Sized),
-    inputs: &[(String, Type)],
-    params: &[Param],
-    values: &[Tensor],
-    how: &Quantize,
-) -> Result<Written> {
-    let goal = Goal { quantize: how.clone(), arena: None };
-    write_model_as(path, name, model, inputs, params, values, &goal)
-}
-
-/// As [`write_model`], within a limit of memory too.
-///
-/// # Errors
-/// As of [`write_model`]; or the limit is less than can be.
-pub fn write_model_as(
     path: impl AsRef<Path>,
     name: &str,
     model: &(impl Model + ?Sized),

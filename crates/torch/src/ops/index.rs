@@ -34,19 +34,16 @@ pub(super) const OPS: Table = &[
         one(is_padding.reshape(shape)?.select(&y.stop_gradient()?, &y)?)
     }),
     ("aten.index_select.default", |c| {
-        let (x, places) = (c.tensor("self")?, c.tensor("index")?);
-        let at = c.axis("dim", x.shape().rank())?;
+        let (x, places, at) = x_and_places(c, "index")?;
         one(x.gather(&places, at as isize)?)
     }),
     ("aten.gather.default", |c| {
-        let (x, places) = (c.tensor("self")?, c.tensor("index")?);
-        let at = c.axis("dim", x.shape().rank())?;
+        let (x, places, at) = x_and_places(c, "index")?;
         let _ = c.value("sparse_grad");
         one(x_along(&x, &places, at)?.take_along(&places, at as isize)?)
     }),
     ("aten.take_along_dim.default", |c| {
-        let (x, places) = (c.tensor("self")?, c.tensor("indices")?);
-        let at = c.axis("dim", x.shape().rank())?;
+        let (x, places, at) = x_and_places(c, "indices")?;
         one(x.take_along(&places, at as isize)?)
     }),
     ("aten.index.Tensor", |c| {
@@ -145,6 +142,13 @@ pub(super) const OPS: Table = &[
         one(zeros.index_add(&place, &ones, 0)?.narrow(0, 0, bins)?)
     }),
 ];
+
+/// What is indexed along an axis, by which places.
+fn x_and_places(c: &mut Call<'_, '_>, name: &str) -> Result<(Tensor, Tensor, usize)> {
+    let (x, places) = (c.tensor("self")?, c.tensor(name)?);
+    let at = c.axis("dim", x.shape().rank())?;
+    Ok((x, places, at))
+}
 
 /// A tensor cut, along all axes but one, to the lengths of the indices, as PyTorch's `gather` reads it.
 fn x_along(x: &Tensor, places: &Tensor, at: usize) -> Result<Tensor> {

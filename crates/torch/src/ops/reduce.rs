@@ -27,12 +27,12 @@ pub(super) const OPS: Table = &[
     ("aten.min.dim", |c| extreme(c, false)),
     ("aten.argmax.default", |c| place(c, true)),
     ("aten.argmin.default", |c| place(c, false)),
-    ("aten.any.default", |c| truths(c, false, true)),
-    ("aten.any.dim", |c| truths(c, true, true)),
-    ("aten.any.dims", |c| truths(c, true, true)),
-    ("aten.all.default", |c| truths(c, false, false)),
-    ("aten.all.dim", |c| truths(c, true, false)),
-    ("aten.all.dims", |c| truths(c, true, false)),
+    ("aten.any.default", |c| any(c, false)),
+    ("aten.any.dim", |c| any(c, true)),
+    ("aten.any.dims", |c| any(c, true)),
+    ("aten.all.default", |c| all(c, false)),
+    ("aten.all.dim", |c| all(c, true)),
+    ("aten.all.dims", |c| all(c, true)),
     ("aten.var.default", |c| by_unbiased(c, false, false)),
     ("aten.var.dim", |c| by_unbiased(c, true, false)),
     ("aten.var.correction", |c| by_correction(c, true, false)),
@@ -201,6 +201,16 @@ fn place(c: &mut Call<'_, '_>, is_max: bool) -> Values {
     let mut shape = x.shape().to_vec();
     shape[at] = 1;
     one(if keep { y.reshape(shape)? } else { y })
+}
+
+/// Whether one is true, of all or along axes.
+fn any(c: &mut Call<'_, '_>, has_axes: bool) -> Values {
+    truths(c, has_axes, true)
+}
+
+/// Whether all are true, of all or along axes.
+fn all(c: &mut Call<'_, '_>, has_axes: bool) -> Values {
+    truths(c, has_axes, false)
 }
 
 fn truths(c: &mut Call<'_, '_>, has_axes: bool, any: bool) -> Values {

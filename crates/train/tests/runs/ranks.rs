@@ -281,18 +281,22 @@ fn u_net_trains_on_ranks_in_either_way_with_one_state() {
     assert!(ways[0][2] < ways[0][0], "{ways:?}");
 }
 
+/// An mlp that ranks have trained in this way, and the bytes that one of them sent in the last ten of eleven epochs.
+pub(super) fn trained_and_sent(device: &Device, parallel: Parallel) -> (Trainer, u64) {
+    let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
+    let data = samples(&entry, SAMPLES).batch(13);
+    let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2));
+    let mut trainer = trainer.device(device.clone()).parallel(parallel);
+    trainer.fit(&data, Epochs(1)).unwrap();
+    let before = device.rank_traffic();
+    trainer.fit(&data, Epochs(11)).unwrap();
+    (trainer, device.rank_traffic().sent - before.sent)
+}
+
 #[test]
 fn shards_hold_and_send_what_they_should() {
-    let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
-    let data = samples(&entry, SAMPLES);
     let train = |device: Device| {
-        let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
-            .device(device.clone())
-            .parallel(Parallel::Shard);
-        let data = data.clone().batch(13);
-        trainer.fit(&data, Epochs(1)).unwrap();
-        let before = device.rank_traffic();
-        trainer.fit(&data, Epochs(11)).unwrap();
+        let (trainer, sent) = trained_and_sent(&device, Parallel::Shard);
         let elements: usize = trainer.parameters().map(|(_, value)| value.ty().elements()).sum();
         let slots = trainer
             .training()
@@ -300,7 +304,7 @@ fn shards_hold_and_send_what_they_should() {
             .state()
             .filter(|(name, _)| name.ends_with(".m") || name.ends_with(".v"));
         let state: usize = slots.map(|(_, slot)| slot.ty().bytes()).sum();
-        (device.rank_traffic().sent - before.sent, elements, state)
+        (sent, elements, state)
     };
     for ranks in [2usize, 4] {
         for (sent, elements, state) in on_ranks(ranks, train) {

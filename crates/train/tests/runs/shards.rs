@@ -9,7 +9,7 @@ use plimsoll_run::{Device, Tensor};
 use plimsoll_train::{Callback, Checkpoints, EarlyStopping, Ended, EpochEvent, Epochs, StepEvent, Trainer};
 
 use super::Scratch;
-use super::ranks::{BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, samples};
+use super::ranks::{BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, samples, trained_and_sent};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -100,23 +100,15 @@ fn parameters_in_shards_lose_as_much_as_one_rank() {
 
 #[test]
 fn parameters_in_shards_are_held_and_sent_as_they_should() {
-    let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
-    let data = samples(&entry, SAMPLES);
     let train = |device: Device| {
-        let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2))
-            .device(device.clone())
-            .parallel(Parallel::Parameters);
-        let data = data.clone().batch(13);
-        trainer.fit(&data, Epochs(1)).unwrap();
-        let before = device.rank_traffic();
-        trainer.fit(&data, Epochs(11)).unwrap();
+        let (trainer, sent) = trained_and_sent(&device, Parallel::Parameters);
         let training = trainer.training().unwrap();
         let held: usize = training.values().iter().map(|own| own.ty().bytes()).sum();
         let of = |is_matrix: bool| -> u64 {
             let all = training.params().iter().filter(|param| (param.ty.shape.rank() > 1) == is_matrix);
             all.map(|param| param.ty.bytes() as u64).sum()
         };
-        (device.rank_traffic().sent - before.sent, held, of(true), of(false))
+        (sent, held, of(true), of(false))
     };
     for ranks in [2usize, 4] {
         for (sent, held, matrices, vectors) in on_ranks(ranks, train) {
@@ -129,9 +121,9 @@ fn parameters_in_shards_are_held_and_sent_as_they_should() {
         }
     }
     // Where no weight is most of the model.
-    let deep = entry.sized(|size| (size.width, size.depth) = (512, 10));
+    let deep = entry("mlp").sized(|size| (size.image, size.width, size.depth) = (16, 512, 10));
     let planned = on_ranks(4, |device| {
-        let data = data.clone().batch(13);
+        let data = samples(&deep, SAMPLES).batch(13);
         [Parallel::Data, Parallel::Shard, Parallel::Parameters].map(|parallel| {
             let trainer = Trainer::new(deep, softmax_cross_entropy, Adam::new(1e-2));
             let trainer = trainer.device(device.clone()).parallel(parallel);
