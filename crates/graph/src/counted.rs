@@ -15,6 +15,7 @@ pub fn counted(n: impl TryInto<u64>, one: &str) -> String {
 /// The plural of a word, as far as messages need it.
 fn several(one: &str) -> String {
     match one.as_bytes() {
+        _ if one.ends_with("epoch") => format!("{one}s"),
         _ if one == "axis" || one.ends_with(" axis") => format!("{}es", &one[..one.len() - 2]),
         [.., before, b'y'] if !b"aeiou".contains(before) => format!("{}ies", &one[..one.len() - 1]),
         [.., b's' | b'x'] | [.., b'c' | b's', b'h'] => format!("{one}es"),
@@ -30,6 +31,7 @@ mod tests {
     fn words_have_their_plurals() {
         for (one, many) in [
             ("op", "ops"),
+            ("epoch", "epochs"),
             ("micro-batch", "micro-batches"),
             ("class", "classes"),
             ("copy", "copies"),

@@ -1,7 +1,7 @@
 //! Hands a model its parameters by name: finds out which there are, then binds them to values.
 //!
 //! Layers are methods of `Net`, so that a model reads as a list of calls; each family stands in a file of its own under `layers/`.
-//! What they do over several ranks is in `synced`.
+//! What they do over several ranks is in `synced`, how they round while a model learns to run in eight bits in `quantize_aware`.
 
 use std::sync::Arc;
 

@@ -257,7 +257,10 @@ fn a_refusal_without_host_memory_says_what_it_would_give() {
             panic!("a byte is enough");
         };
         let way = ways.iter().find(|way| way.change.contains("host memory")).expect("the way");
-        assert_eq!(way.least, least, "{}", way.change);
+        // It is enough, and hardly more: what a search of the other step leaves behind is counted too.
+        let more = way.least.get().checked_sub(least.get()).expect("no less than the least");
+        assert!(more <= 64 << 10, "{}: {} where {least} would do", way.change, way.least);
+        assert!(compile(Net::Dense, &device, copying(Some(way.least))).is_ok(), "{}", way.change);
     }
 }
 

@@ -117,6 +117,7 @@ pub const CRATES: &[Crate] = &[
             "plimsoll_device::Backend",
         ],
     ),
+    row("lite", &[], "the engine", &["plimsoll_run", "std::fs"]),
     row(
         "tflite",
         &["formats", "graph", "lite", "nn", "run"],
@@ -129,7 +130,6 @@ pub const CRATES: &[Crate] = &[
         "files' other formats, devices",
         &["plimsoll_formats", "plimsoll_cpu", "plimsoll_cuda", "plimsoll_device"],
     ),
-    row("lite", &[], "the engine", &["plimsoll_run", "std::fs"]),
     row("explain", &[], "our engine", &["plimsoll_run"]),
     row("report", &["record"], "the engine", &["plimsoll_run"]),
     row(
