@@ -173,7 +173,7 @@ def _eager_peak(torch, model, loss_fn, batch):
 
 
 def test_wrapped_as_advised_eager_fits():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import advise
 
     model, loss_fn, batch = _blocks(torch)
@@ -191,7 +191,7 @@ def test_wrapped_as_advised_eager_fits():
 
 
 def test_compiled_near_a_limit_keeps_less_and_computes_the_same():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import compile
 
     model, loss_fn, batch = _blocks(torch)

@@ -290,7 +290,7 @@ def test_dropout_is_drawn_anew_at_every_step_and_not_in_evaluation():
 
 @pytest.mark.parametrize("case", ["plain", "ignored", "weighted", "smoothed", "sequences", "log_likelihood"])
 def test_cross_entropy_in_parts_is_that_of_the_whole_batch(case):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn, F = torch.nn, torch.nn.functional
@@ -318,7 +318,7 @@ def test_cross_entropy_in_parts_is_that_of_the_whole_batch(case):
 
 def test_masks_and_rates_of_0_do_not_hinder_an_export():
     """``nn.Transformer`` asks whether a mask is causal, and LayerDrop for a number that is drawn."""
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn
@@ -356,7 +356,7 @@ def test_masks_and_rates_of_0_do_not_hinder_an_export():
 
 
 def test_complex_numbers_and_angles_are_as_pytorch_has_them():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn
@@ -388,7 +388,7 @@ def test_complex_numbers_and_angles_are_as_pytorch_has_them():
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_autocast_a_scaler_and_averaged_weights_are_followed(kind):
-    torch = _torch()
+    torch = ready()
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
     from plimsoll.torch import Trainer
@@ -439,7 +439,7 @@ def test_autocast_a_scaler_and_averaged_weights_are_followed(kind):
 
 
 def test_of_a_convolutional_net_the_pictures_alone_are_transposed():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn
@@ -462,7 +462,7 @@ def test_of_a_convolutional_net_the_pictures_alone_are_transposed():
 
 @pytest.mark.parametrize("make", [_convolutional, _tied])
 def test_the_least_memory_gives_the_same_bits(make):
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     model, loss_fn, batches = make(torch)
@@ -482,7 +482,7 @@ def test_the_least_memory_gives_the_same_bits(make):
 
 
 def test_what_depends_on_constants_alone_is_computed_once():
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer, export
 
     nn = torch.nn
@@ -510,7 +510,7 @@ def test_what_depends_on_constants_alone_is_computed_once():
 
 def test_a_module_made_for_one_batch_size_is_trained_whole():
     """Numbers of samples that stand in the code hold a program to one size: it is not split, and that is no error."""
-    torch = _torch()
+    torch = ready()
     from plimsoll.torch import Trainer
 
     nn = torch.nn
