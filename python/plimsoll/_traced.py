@@ -121,6 +121,7 @@ class _Follower:
             found = [leaf._keras_history.operation.name for leaf in leaves]
             leaves = [leaf if own == name else keras.layers.Identity(name=name)(leaf) for leaf, own, name in zip(leaves, found, names)]
             outputs = keras.tree.pack_sequence_as(outputs, leaves)
+        _name_apart([leaf._keras_history.operation for leaf in keras.tree.flatten(outputs)], keras.tree.flatten(outputs))
         flat = keras.Model(inputs, outputs, name=model.name)
         self._check(model, flat)
         return flat
@@ -153,9 +154,12 @@ class _Follower:
         original, draw = layer_class.__call__, SeedGenerator.next
 
         def called(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(layer) in follower._entered and follower._depth == 0 and threading.current_thread() is own_thread:
-                return follower._enter(layer, args, kwargs)
-            if follower._depth == 0 and threading.current_thread() is own_thread:
+            # Models may be called on other threads meanwhile.
+            if threading.current_thread() is not own_thread:
+                return original(layer, *args, **kwargs)
+            if follower._depth == 0:
+                if id(layer) in follower._entered:
+                    return follower._enter(layer, args, kwargs)
                 args, kwargs = follower._known(layer, args, kwargs)
             follower._depth += 1
             try:
@@ -281,6 +285,33 @@ class _Follower:
         return known
 
 
+def _name_apart(first: list[Any], tensors: list[Any]) -> None:
+    """Gives the operations that lead to tensors names of their own: Keras wants that in one model, and layers inside of others need not have them. Those that
+    come first keep theirs."""
+    import keras
+
+    found, seen = {id(operation): operation for operation in first}, set()
+    left = list(tensors)
+    while left:
+        history = left.pop()._keras_history
+        node = history.operation._inbound_nodes[history.node_index]
+        if id(node) not in seen:
+            seen.add(id(node))
+            found[id(history.operation)] = history.operation
+            left.extend(node.input_tensors)
+    # Layers are asked for by name, operations are not.
+    ordered = sorted(found.values(), key=lambda operation: (operation not in first, not isinstance(operation, keras.layers.Layer)))
+    taken, all_names = set(), {operation.name for operation in ordered}
+    for operation in ordered:
+        name, n = operation.name, 1
+        while name in taken or (n > 1 and name in all_names):
+            n += 1
+            name = f"{operation.name}_{n}"
+        operation.name = name
+        taken.add(name)
+        all_names.add(name)
+
+
 def _inputs(model: Any, x: Any) -> Any:
     """Symbolic inputs for a model: those that it names, or like the data."""
     import keras
@@ -349,11 +380,6 @@ def following(model: Any, x: Any) -> Iterator[Any]:
             model(inputs)
         kept = {id(layer): (layer, list(layer._inbound_nodes), list(layer._outbound_nodes), layer.name) for layer in _nodes_of(model)}
         try:
-            seen: dict[str, int] = {}
-            for layer in model._flatten_layers():
-                n = seen[layer.name] = seen.get(layer.name, 0) + 1
-                if n > 1:
-                    layer.name = f"{layer.name}_{n}"
             follower = _Follower(model, None)
             flat = follower.whole(model, _inputs(model, x))
             if follower.asks:

@@ -132,6 +132,25 @@ def test_layers_that_are_called_on_known_values():
     trains_as_in_keras(make)
 
 
+def test_names_that_meet_only_once_a_model_is_followed():
+    import keras
+    from keras import layers
+
+    def make(n):
+        _, Block, _ = classes()
+        inputs = keras.Input((WIDTH,))
+        # Both blocks have a layer "dense"; operations inside of them are named matmul, add and so on.
+        x = layers.Dense(WIDTH, name="dense_2")(layers.Dense(WIDTH, name="matmul")(inputs))
+        x = layers.Add(name="add")([Block(WIDTH)(x), Block(WIDTH)(x)])
+        return compiled(keras.Model(inputs, layers.Dense(3, activation="softmax", name="dense")(x))), *data()
+
+    trains_as_in_keras(make)
+    model, x, y = make(N)
+    before = [layer.name for layer in model._flatten_layers()]
+    plimsoll.predict(model, x, verbose=0)
+    assert [layer.name for layer in model._flatten_layers()] == before
+
+
 def test_losses_by_the_name_of_an_own_layer_and_a_model_without_weights_yet():
     import keras
     from keras import layers
@@ -148,6 +167,31 @@ def test_losses_by_the_name_of_an_own_layer_and_a_model_without_weights_yet():
     assert whole.built and int(np.asarray(whole.optimizer.iterations)) == -(-N // 32)
     # Nothing of it stays with the layers.
     assert all(not layer._inbound_nodes for layer in whole._flatten_layers() if layer is not whole)
+
+
+def test_models_may_be_called_on_other_threads_while_one_is_followed():
+    import threading
+
+    import keras
+
+    Gate, _, Whole = classes()
+    x, y = data()
+    other = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(4), Gate(3)])
+    over, calls = threading.Event(), []
+
+    def call():
+        while not over.is_set():
+            calls.append(other(x[:4]).shape)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        for _ in range(5):
+            plimsoll.predict(compiled(Whole()), x, verbose=0)
+    finally:
+        over.set()
+        thread.join()
+    assert set(calls) == {(4, 3)}
 
 
 def own(call, **more):
