@@ -50,9 +50,19 @@ class _Bound:
         with _traced.following(model, x) as read:
             shapes = _shapes(read)
             lengths = self._lengths(read, shapes, x) if any(None in shape for shape in shapes) else None
-            self.native = _store.live(model, read, y=x if hasattr(x, "element_spec") else y, trained=trained, inputs=lengths, precision=precision)
+            self.native = _store.live(model, read, y=self._labels(x, y), trained=trained, inputs=lengths, precision=precision)
         labelled = self.native.labelled() if labels else []
         self.wanted = _data.Wanted(self.native.inputs(), shapes, self.native.outputs(), labelled)
+
+    @staticmethod
+    def _labels(x: Any, y: Any) -> Any:
+        """Labels, or what says their shape: a loss of the user's own asks for it."""
+        import keras
+
+        if isinstance(x, keras.utils.PyDataset) and len(x) > 0:
+            first = x[0]
+            return first[1] if isinstance(first, (tuple, list)) and len(first) > 1 else None
+        return x if hasattr(x, "element_spec") else y
 
     @staticmethod
     def _lengths(model: Any, shapes: list[tuple[int | None, ...]], x: Any) -> list[tuple[int, ...]] | None:

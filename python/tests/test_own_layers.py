@@ -326,6 +326,25 @@ def test_own_losses_by_output_and_with_weights():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_a_dataset_says_the_shape_of_labels_that_an_own_loss_takes():
+    import keras
+    from keras import ops
+
+    x, y = data()
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return STEPS
+
+        def __getitem__(self, i):
+            return x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH]
+
+    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(3, activation="softmax")])
+    model.compile("sgd", lambda t, p: ops.mean((ops.one_hot(ops.cast(t, "int32"), 3) - p) ** 2, axis=-1))
+    expected = model.evaluate(x, y, batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(plimsoll.evaluate(model, Batches(), verbose=0), expected, rtol=1e-5)
+
+
 def test_a_loss_that_looks_at_values_is_refused_by_name():
     import keras
 
