@@ -6,7 +6,7 @@
 //! for each element of a row (norms and rotations in f32, sums in bf16) and 10 for each element inside its MLP, twice as many on the way back. Parameters are gathered in bf16 twice and
 //! gradients added up in f32, beside computation but for the first layer and the last.
 
-use plimsoll::internals::comm::{Kind, Reduce};
+use plimsoll::internals::comm::{Kind, Reduce, Topology};
 use plimsoll::internals::hub::Config;
 use plimsoll::ranks::{Imagined, Machine};
 use serde_json::{Value, json};
@@ -79,8 +79,9 @@ impl Sizes {
         self.layers * self.layer() + tables * self.vocabulary * self.width
     }
 
-    /// Seconds of computation for rows of so many tokens, so many of them.
-    fn seconds(&self, rows: f64, tokens: f64, machine: &Machine, again: Again) -> f64 {
+    /// Seconds of computation for rows of so many tokens, so many of them. What is done to a row's own width is done so many times over, where as many ranks
+    /// do the same.
+    fn seconds(&self, rows: f64, tokens: f64, machine: &Machine, again: Again, alike: f64) -> f64 {
         let n = rows * tokens;
         let forward = 2.0 * n * self.layers * self.layer();
         let head = 2.0 * n * self.vocabulary * self.width;
@@ -93,7 +94,8 @@ impl Sizes {
         // Causal: half of all pairs. The way back takes two and a half times as many operations.
         let attention = 2.0 * rows * tokens * tokens * self.queries * self.layers;
         let attention = attention * if again == Again::All { 4.5 } else { 3.5 };
-        let bytes = n * self.layers * (REACHED.moved[0] * self.width + REACHED.moved[1] * self.inner);
+        let moved = alike * REACHED.moved[0] * self.width + REACHED.moved[1] * self.inner;
+        let bytes = n * self.layers * moved;
         let bytes = bytes * if again == Again::Nothing { 3.0 } else { 4.0 };
         products / (REACHED.products * machine.flops_16)
             + attention / (REACHED.attention * machine.flops_16)
@@ -105,6 +107,8 @@ impl Sizes {
 pub struct Paper {
     /// Tokens a second of each way.
     tokens_s: [f64; 3],
+    /// The same with parts of weights on the cards of a machine and shares of the batch on machines, where a machine has several.
+    parted: Option<[f64; 3]>,
     machine: String,
 }
 
@@ -112,7 +116,11 @@ impl Paper {
     /// A step of a rank that has so many rows of so many tokens.
     pub fn new(config: &Config, machine: &Machine, imagined: &Imagined, rows: usize, tokens: usize) -> Paper {
         let sizes = Sizes::of(config);
-        Paper { tokens_s: tokens_s(&sizes, machine, imagined, rows, tokens), machine: machine.name.clone() }
+        Paper {
+            tokens_s: tokens_s(&sizes, machine, imagined, rows, tokens),
+            parted: parted(&sizes, machine, imagined, rows, tokens),
+            machine: machine.name.clone(),
+        }
     }
 
     /// As a sentence. `longer` is how many times as long a plan's step is by what it computes again, where there is a plan.
@@ -125,8 +133,11 @@ impl Paper {
             let (planned, more) = (nothing / longer, 100.0 * (nothing / longer / half - 1.0));
             format!("; with what this plan computes again {planned:.0}, {more:+.1} % on every second product")
         });
+        let parted = self.parted.map_or(String::new(), |[nothing, ..]| {
+            format!("; with parts of weights on the cards of a machine and data parallel between machines, {nothing:.0} computing nothing again")
+        });
         format!(
-            "on paper, fully sharded on {} with kernels as other systems have them, tokens/s a card: {}{planned}",
+            "on paper, fully sharded on {} with kernels as other systems have them, tokens/s a card: {}{planned}{parted}",
             self.machine,
             each.join(", ")
         )
@@ -136,7 +147,10 @@ impl Paper {
     pub fn json(&self, longer: Option<f64>) -> Value {
         let [nothing, half, all] = self.tokens_s;
         let planned = longer.map(|longer| nothing / longer);
-        json!({ "nothing_again": nothing, "half_again": half, "all_again": all, "planned": planned })
+        json!({
+            "nothing_again": nothing, "half_again": half, "all_again": all, "planned": planned,
+            "tensor_by_data": self.parted.map(|[nothing, ..]| nothing),
+        })
     }
 }
 
@@ -145,11 +159,38 @@ fn tokens_s(sizes: &Sizes, machine: &Machine, imagined: &Imagined, rows: usize, 
     let gather = topology.seconds(Kind::AllGather, (2.0 * sizes.parameters()) as u64);
     let scatter = topology.seconds(Kind::ReduceScatter(Reduce::Sum), (4.0 * sizes.parameters()) as u64);
     Again::ALL.map(|again| {
-        let computing = sizes.seconds(rows as f64, tokens as f64, machine, again);
+        let computing = sizes.seconds(rows as f64, tokens as f64, machine, again, 1.0);
         let alone = (gather + scatter) / sizes.layers;
         let step = computing.max(2.0 * gather + scatter) + alone;
         (rows * tokens) as f64 / step
     })
+}
+
+/// Each machine has the rows of all its cards, and each card its part of the weights. Sums of a layer's two halves wait for each other, there and back and
+/// where they are computed again; gradients are added up between machines beside computation.
+fn parted(
+    sizes: &Sizes,
+    machine: &Machine,
+    imagined: &Imagined,
+    rows: usize,
+    tokens: usize,
+) -> Option<[f64; 3]> {
+    let topology = imagined.topology();
+    let cards = topology.per_machine;
+    if cards < 2 {
+        return None;
+    }
+    let sum = Kind::AllReduce(Reduce::Sum);
+    let inside = Topology { machines: 1, ..*topology };
+    let between = Topology { per_machine: 1, ..*topology };
+    let halves = inside.seconds(sum, (2 * cards * rows * tokens) as u64 * sizes.width as u64);
+    let gradients = between.seconds(sum, (4.0 * sizes.parameters()) as u64 / cards as u64);
+    Some(Again::ALL.map(|again| {
+        let computing = sizes.seconds(rows as f64, tokens as f64, machine, again, cards as f64);
+        let times = if again == Again::All { 6.0 } else { 4.0 };
+        let step = (computing + times * sizes.layers * halves).max(gradients);
+        (rows * tokens) as f64 / step
+    }))
 }
 
 #[cfg(test)]
@@ -158,20 +199,16 @@ mod tests {
 
     use super::*;
 
+    fn sizes(layers: f64, width: f64, inner: f64) -> Sizes {
+        let (queries, keys, vocabulary) = (width, 1024.0, 128_256.0);
+        Sizes { layers, width, inner, queries, keys, vocabulary, is_tied: false }
+    }
+
     /// Llama 3 on 64 A100s with rows of 8192 tokens, one a card.
     fn llama(layers: f64, width: f64, inner: f64) -> [f64; 3] {
         let a100 = Machine::known("a100-80g").unwrap();
         let ranks = Imagined::on(&a100, Rank { rank: 0, ranks: 64 }, Some(8)).unwrap();
-        let sizes = Sizes {
-            layers,
-            width,
-            inner,
-            queries: width,
-            keys: 1024.0,
-            vocabulary: 128_256.0,
-            is_tied: false,
-        };
-        tokens_s(&sizes, &a100, &ranks, 1, 8192)
+        tokens_s(&sizes(layers, width, inner), &a100, &ranks, 1, 8192)
     }
 
     #[test]
@@ -185,16 +222,24 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_counted_as_models_have_them() {
-        let sizes = Sizes {
-            layers: 32.0,
-            width: 4096.0,
-            inner: 14_336.0,
-            queries: 4096.0,
-            keys: 1024.0,
-            vocabulary: 128_256.0,
-            is_tied: false,
+    fn parts_of_weights_inside_a_machine_wait_for_each_other() {
+        let a100 = Machine::known("a100-80g").unwrap();
+        let sizes = sizes(32.0, 4096.0, 14_336.0);
+        let of = |ranks: usize| {
+            let ranks = Imagined::on(&a100, Rank { rank: 0, ranks }, None).unwrap();
+            parted(&sizes, &a100, &ranks, 1, 8192)
         };
+        let sharded = llama(32.0, 4096.0, 14_336.0);
+        let [eight, many] = [of(8), of(64)].map(Option::unwrap);
+        assert!(
+            many[0] <= eight[0] && eight[0] < sharded[0] && eight[0] > 0.3 * sharded[0],
+            "{eight:?} {sharded:?}"
+        );
+    }
+
+    #[test]
+    fn parameters_are_counted_as_models_have_them() {
+        let sizes = sizes(32.0, 4096.0, 14_336.0);
         // Llama 3 8B has 8,030,261,248 parameters, of which norms have 266,240.
         assert_eq!(sizes.parameters(), 8_030_261_248.0 - 266_240.0);
     }

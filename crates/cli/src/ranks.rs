@@ -34,23 +34,23 @@ const WAYS: [(&str, bool); 6] = [
     ("shard", true),
     ("parameters", true),
     ("pipeline", false),
-    ("tensor", false),
+    ("tensor", true),
 ];
 
 /// Whether a way to share a training is known, is there, and can be taken.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let Some(asked) = config.parallel.as_deref() else { return Ok(()) };
-    if let Some(model) = config.model.as_deref().filter(|model| asked == "parameters" && is_model_file(model))
-    {
+    let is_apart = matches!(asked, "parameters" | "tensor");
+    if let Some(model) = config.model.as_deref().filter(|model| is_apart && is_model_file(model)) {
         return Err(Failure(format!(
-            "--parallel parameters cannot write {model} back, which is made of whole parameters; take --parallel shard"
+            "--parallel {asked} cannot write {model} back, which is made of whole parameters; take --parallel shard"
         )));
     }
     match WAYS.iter().find(|(name, _)| *name == asked) {
         Some((_, true)) => Ok(()),
         Some((_, false)) => Err(Failure(format!(
             "--parallel {asked} is not built yet; there are data (all of the model on every rank), shard (of gradients and of the optimizer's \
-             state, each rank has its shard), parameters (of those, too) and auto (of these that fit the fastest)"
+             state, each rank has its shard), parameters (of those, too), tensor (each rank has parts of the weights and computes with them) and auto (of these that fit the fastest)"
         ))),
         None => {
             let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
@@ -64,6 +64,7 @@ pub fn parallel(config: &Config) -> Parallel {
     match config.parallel.as_deref() {
         Some("shard") => Parallel::Shard,
         Some("parameters") => Parallel::Parameters,
+        Some("tensor") => Parallel::Tensor,
         _ => Parallel::Data,
     }
 }
@@ -178,7 +179,7 @@ impl World {
         peers.sum(&mut numbers).map_err(|fault| Failure(fault.why))?;
         let n = peers.rank().ranks as f64;
         let seconds = |i: usize| (numbers[2 * i] == n).then_some(numbers[2 * i + 1] / n);
-        let (name, why) = strategies::choose([seconds(0), seconds(1), seconds(2)]);
+        let (name, why) = strategies::choose(std::array::from_fn(seconds));
         Ok((Config { parallel: Some(name.into()), ..config }, Some(why)))
     }
 
@@ -225,6 +226,12 @@ impl World {
             Parallel::Data => "all of the model",
             Parallel::Shard => "all parameters, its shard of gradients and of the optimizer's state",
             Parallel::Parameters => "its shard of parameters, gradients and the optimizer's state",
+            Parallel::Tensor => {
+                return Some(format!(
+                    "{n} ranks by {}, each with its part of the weights and all samples",
+                    peers.by()
+                ));
+            }
         };
         Some(format!("{n} ranks by {}, each with {each} and its share of every batch", peers.by()))
     }

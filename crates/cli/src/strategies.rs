@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll::internals::comm::{Kind, Reduce, Way};
+use plimsoll::internals::graph::ops::ExchangeKind;
 use plimsoll::internals::run::Error;
 use plimsoll::internals::run::record;
 use plimsoll::prelude::*;
@@ -25,6 +26,8 @@ pub struct Planned {
     exchange_seconds: f64,
     parameters: u64,
     optimizer: u64,
+    /// What is exchanged in a step.
+    calls: Vec<(Kind, u64)>,
 }
 
 /// Why a way cannot be taken.
@@ -37,8 +40,10 @@ pub struct Refused {
 /// What planning a way came to.
 type Answer = Result<Planned, Refused>;
 
-/// The ways that are built: each has more in shards than the one before.
-pub const BUILT: [&str; 3] = ["data", "shard", "parameters"];
+/// The ways that are built: each has more in shards than the one before, and the last parts of weights.
+pub const BUILT: [&str; 4] = ["data", "shard", "parameters", "tensor"];
+/// How many those are.
+pub const WAYS: usize = BUILT.len();
 
 /// What makes a trainer of settings, and its data.
 pub type Made<'a> = dyn Fn(&Config) -> Result<(Trainer, Dataset), Failure> + 'a;
@@ -52,7 +57,7 @@ pub fn of_setup(device: &Device) -> impl Fn(&Config) -> Result<(Trainer, Dataset
 }
 
 /// Plans the ways that are built.
-pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; 3], Failure> {
+pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; WAYS], Failure> {
     let plan = |name: &str| -> Result<Answer, Failure> {
         let config = Config { parallel: Some(name.into()), ..config.clone() };
         if let Err(Failure(why)) = ranks::check(&config) {
@@ -62,7 +67,8 @@ pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; 3], Failur
         match trainer.plan(&data) {
             Ok(plan) => {
                 let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
-                Ok(Ok(Planned::of(bytes, seconds, &plan.timeline()?)))
+                let calls = plan.exchanged().into_iter().map(|(kind, bytes)| (call(&kind), bytes)).collect();
+                Ok(Ok(Planned { calls, ..Planned::of(bytes, seconds, &plan.timeline()?) }))
             }
             Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
                 let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
@@ -74,12 +80,23 @@ pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; 3], Failur
             Err(error) => Err(error.into()),
         }
     };
-    let [data, shard, parameters] = BUILT.map(plan);
-    Ok([data?, shard?, parameters?])
+    let [data, shard, parameters, tensor] = BUILT.map(plan);
+    Ok([data?, shard?, parameters?, tensor?])
+}
+
+/// The call that an exchange is.
+fn call(kind: &ExchangeKind) -> Kind {
+    match kind {
+        ExchangeKind::Sum => ALL_REDUCE,
+        ExchangeKind::Max => Kind::AllReduce(Reduce::Max),
+        ExchangeKind::ScatterSum => REDUCE_SCATTER,
+        ExchangeKind::Gather(_) => Kind::AllGather,
+        ExchangeKind::From(root) => Kind::Broadcast { root: *root },
+    }
 }
 
 /// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
-pub fn choose(seconds: [Option<f64>; 3]) -> (&'static str, String) {
+pub fn choose(seconds: [Option<f64>; WAYS]) -> (&'static str, String) {
     let fitting: Vec<(&'static str, f64)> =
         BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?))).collect();
     let Some(&first) = fitting.first() else {
@@ -127,6 +144,7 @@ impl Planned {
             exchange_seconds: us * 1e-6,
             parameters: of_kind(record::Kind::Parameter).sum(),
             optimizer: of_kind(record::Kind::Optimizer).sum(),
+            calls: Vec::new(),
         }
     }
 }
@@ -154,7 +172,7 @@ const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
 impl Compared {
     /// Plans each way for a rank that is only planned for.
     pub fn new(config: &Config, made: &Made<'_>, imagined: &Imagined) -> Result<Compared, Failure> {
-        let [data, shard, parameters_too] = plan_each(config, made)?;
+        let [data, shard, parameters_too, tensor] = plan_each(config, made)?;
         let topology = imagined.topology();
         let ranks = imagined.rank().ranks as u64;
         let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
@@ -179,8 +197,14 @@ impl Compared {
             }
             Some("shard") => ("shard", "shard is asked for".into()),
             Some("parameters") => ("parameters", "parameters in shards are asked for".into()),
-            _ => choose([seconds(&data), seconds(&shard), seconds(&parameters_too)]),
+            Some("tensor") => ("tensor", "parts of weights are asked for".into()),
+            _ => choose([seconds(&data), seconds(&shard), seconds(&parameters_too), seconds(&tensor)]),
         };
+        // What is summed on the way depends on the batch: as it is planned.
+        let sent_in_parts = tensor.as_ref().map_or((0.0, 0.0), |planned| {
+            let each = planned.calls.iter().map(|(kind, bytes)| topology.traffic(Way::Ring, *kind, *bytes));
+            each.fold((0.0, 0.0), |(a, b), (inside, between)| (a + inside, b + between))
+        });
         let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
         let rows = vec![
             Row {
@@ -211,6 +235,13 @@ impl Compared {
                 planned: parameters_too,
                 sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
             },
+            Row {
+                name: "tensor",
+                what: "weights, each computes its part",
+                is_estimated: false,
+                planned: tensor,
+                sent: sent_in_parts,
+            },
         ];
         Ok(Compared { rows, name, why })
     }
@@ -234,7 +265,7 @@ impl Compared {
     /// A table for people.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{:<12}{:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
+            "{:<12}{:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
             "--parallel",
             "in shards",
             "a rank",
@@ -252,7 +283,7 @@ impl Compared {
             match planned {
                 Ok(p) => writeln!(
                     text,
-                    "{name:<12}{what:<27}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
+                    "{name:<12}{what:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
                     Bytes(p.bytes).to_string(),
                     Bytes(p.parameters).to_string(),
                     Bytes(p.optimizer).to_string(),
@@ -263,7 +294,7 @@ impl Compared {
                     Bytes(sent.1 as u64).to_string(),
                 )
                 .ok(),
-                Err(Refused { why, .. }) => writeln!(text, "{name:<12}{what:<27}  {why}").ok(),
+                Err(Refused { why, .. }) => writeln!(text, "{name:<12}{what:<32}  {why}").ok(),
             };
         }
         text +=
@@ -289,18 +320,19 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
-    use super::choose;
+    use super::{WAYS, choose};
 
     #[test]
     fn shards_are_taken_where_they_must_be_or_are_worth_it() {
-        assert_eq!(choose([Some(1.0), Some(1.0), Some(1.0)]).0, "data");
-        assert_eq!(choose([Some(1.0), Some(0.9), Some(0.88)]).0, "shard");
-        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8)]).0, "parameters");
-        let (name, why) = choose([None, Some(2.0), Some(3.0)]);
+        assert_eq!(choose([Some(1.0), Some(1.0), Some(1.0), Some(1.0)]).0, "data");
+        assert_eq!(choose([Some(1.0), Some(0.9), Some(0.88), Some(0.88)]).0, "shard");
+        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8), None]).0, "parameters");
+        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8), Some(0.7)]).0, "tensor");
+        let (name, why) = choose([None, Some(2.0), Some(3.0), None]);
         assert_eq!(name, "shard");
         assert!(why.contains("data does not fit") && why.contains("with parameters"), "{why}");
-        assert_eq!(choose([None, None, Some(3.0)]).0, "parameters");
-        assert_eq!(choose([Some(1.0), None, None]).0, "data");
-        assert!(choose([None; 3]).1.contains("no way fits"));
+        assert_eq!(choose([None, None, Some(3.0), None]).0, "parameters");
+        assert_eq!(choose([Some(1.0), None, None, None]).0, "data");
+        assert!(choose([None; WAYS]).1.contains("no way fits"));
     }
 }

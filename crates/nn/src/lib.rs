@@ -32,6 +32,7 @@ mod scale;
 mod schedule;
 mod weighting;
 
+mod parts;
 mod synced;
 mod training;
 
@@ -55,6 +56,7 @@ pub use optim::{
     Adafactor, Adagrad, Adam, Adamax, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, NAdam, Optimizer,
     Pruned, RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
 };
+pub use parts::{Cut, Parts, Pieces};
 pub use pass::Pass;
 pub use plateau::Plateau;
 pub use precision::{Precision, Precisions};
@@ -63,5 +65,5 @@ pub use quantize_aware::QuantizeAware;
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use train_only::{Patterns, TrainOnly};
-pub use training::{Clip, Outcome, Parallel, Recipe, Training};
+pub use training::{Clip, OfRanks, Outcome, Parallel, Recipe, Training};
 pub use weighting::{class_weighted_cross_entropy, sample_weighted};

@@ -21,9 +21,9 @@ use plimsoll_run::{
 use smallvec::SmallVec;
 
 use crate::error::refuse;
-use crate::{Model, Net, Param};
+use crate::{Model, Net, Param, Pieces};
 use computation::Computation;
-use layout::{Layout, OF_RANKS, Share, Start};
+use layout::{Layout, OF_RANKS, Share, Start, Whole};
 
 /// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
 const LATER: Bytes = Bytes::mib(64);
@@ -79,14 +79,16 @@ pub struct Training {
     /// Which rank it is.
     rank: Rank,
     /// Which parts of the state are this rank's shards, and of what.
-    wholes: Vec<(usize, Type)>,
+    wholes: Vec<(usize, Whole)>,
+    /// What ranks have of each other's.
+    parallel: Parallel,
 }
 
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(recipe, &model)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::compile(model, recipe, params, values, seed)
     }
@@ -99,6 +101,7 @@ impl Training {
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
+        let recipe = recipe.parted(&model, &params)?;
         let held = params.iter().zip(values).map(|(param, value)| recipe.held(param, value));
         let values = held.collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, 0)
@@ -136,7 +139,7 @@ impl Training {
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
     #[track_caller]
     pub fn planner_of(&self, model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(recipe, &model)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let more = if self.is_idle() { others(held).collect() } else { Vec::new() };
         let (options, types) = (recipe.options(), recipe.types());
@@ -148,7 +151,7 @@ impl Training {
     /// start as the model's layers say, from a seed. [`Training::begin`] makes a training of it.
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(recipe, &model)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::unused(model, recipe, params, values)
     }
@@ -157,7 +160,7 @@ impl Training {
     /// memory that it takes to draw them.
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(recipe, &model)?;
         let values = zeros(&params, &recipe)?;
         Training::unused(model, recipe, params, values)
     }
@@ -199,12 +202,26 @@ impl Training {
         let (rate, rates, share) = (model.layout.rate, model.layout.rates, model.layout.share);
         let scaled = model.layout.scale.is_some();
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
-        let (rank, wholes) = (model.recipe.rank, model.layout.wholes.clone());
+        let (rank, parallel, wholes) =
+            (model.recipe.rank, model.recipe.parallel, model.layout.wholes.clone());
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share, rank, wholes }
+        Training {
+            step,
+            params,
+            rate,
+            rates,
+            n_metrics,
+            scaled,
+            normed,
+            starts,
+            share,
+            rank,
+            wholes,
+            parallel,
+        }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -239,14 +256,17 @@ impl Training {
         if !self.is_idle() {
             return Ok(());
         }
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(recipe, &model)?;
         let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty == b.ty;
-        if params.len() != self.params.len() || !params.iter().zip(&self.params).all(same) {
+        let held = |(param, value): (&Param, &Tensor)| recipe.held_type(param) == *value.ty();
+        let is_same = params.len() == self.params.len() && params.iter().zip(&self.params).all(same);
+        if !is_same || !params.iter().zip(self.values()).all(held) {
             return Err(refuse("begins to train another model than the one that was used"));
         }
         let (layout, kept) = Layout::new(&recipe, &params);
         let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
         let (share, rates, rank, wholes) = (layout.share, layout.rates, recipe.rank, layout.wholes.clone());
+        let parallel = recipe.parallel;
         let normed = recipe.clip.is_some_and(Clip::knows_norm);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
@@ -255,6 +275,7 @@ impl Training {
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
         (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
         (self.share, self.rates, self.rank, self.wholes) = (share, rates, rank, wholes);
+        self.parallel = parallel;
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -355,6 +376,10 @@ impl Training {
         let Some(share) = self.share else {
             return Err(refuse("is told its share of a batch, which no ranks share"));
         };
+        // Each has all samples, and its share of the loss, which stays as it is.
+        if self.parallel == Parallel::Tensor {
+            return Ok(());
+        }
         let of_batch = samples as f64 / whole.max(1) as f64;
         self.step.set_state(share.of_batch, &of_batch.to_ne_bytes())?;
         self.step.set_state(share.first, &(first as i64).to_ne_bytes())
@@ -405,21 +430,38 @@ impl Training {
         self.step.set_state(at, bytes)
     }
 
-    /// Sets some bytes of a part of the state, from `at` on: what is read a piece at a time need never be there whole.
+    /// Sets some bytes of a part of the state, from `at` on in all of it: what is read a piece at a time need never be there whole.
     #[track_caller]
     pub fn restore_bytes(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<()> {
         let part = self.step.names().iter().position(|(known, _)| known == name);
         let part =
             part.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
-        self.step.set_state_bytes(part, at, bytes)
+        let Some((_, whole)) = self.wholes.iter().find(|(own, _)| *own == part) else {
+            return self.step.set_state_bytes(part, at, bytes);
+        };
+        for (of_whole, of_part) in
+            whole.pieces(self.rank.ranks).own_within(self.rank.rank, at..at + bytes.len())
+        {
+            let own = &bytes[of_whole.start - at..of_whole.end - at];
+            self.step.set_state_bytes(part, of_part, own)?;
+        }
+        Ok(())
     }
 
-    /// As [`Training::state`], with the type that each part has on all ranks together: it differs where this rank has a shard of it.
-    pub fn whole_state(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
+    /// As [`Training::state`], with what each part is of on all ranks together: it differs where this rank has a shard of it.
+    pub fn whole_state(&self) -> impl Iterator<Item = OfRanks<'_>> {
         let whole = |at: usize| self.wholes.iter().find(|(own, _)| *own == at).map(|(_, whole)| whole);
         let all = self.step.names().iter().zip(self.step.state()).enumerate();
-        all.map(move |(at, ((name, _), own))| (name.as_str(), own, whole(at).unwrap_or(own.ty())))
-            .filter(|(name, ..)| !name.starts_with(OF_RANKS))
+        all.map(move |(at, ((name, _), own))| {
+            let whole = whole(at);
+            OfRanks {
+                name,
+                own,
+                whole: whole.map_or(own.ty(), |whole| &whole.ty),
+                pieces: whole.map(|whole| whole.pieces(self.rank.ranks)),
+            }
+        })
+        .filter(|part| !part.name.starts_with(OF_RANKS))
     }
 
     /// Whether this rank has only its shard of some of the state.
@@ -434,13 +476,8 @@ impl Training {
     }
 
     /// The parameters as [`Training::whole_state`] has them.
-    pub fn whole_parameters(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
+    pub fn whole_parameters(&self) -> impl Iterator<Item = OfRanks<'_>> {
         self.whole_state().take(self.params.len())
-    }
-
-    /// Which bytes of a part of the state that ranks have shards of are a rank's, the first ones of its shard.
-    pub fn bytes_of_rank(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
-        shards::own_bytes(whole, rank)
     }
 
     /// Sets one part of the state from the bytes of all of it, of which this rank may have a shard.
@@ -450,11 +487,10 @@ impl Training {
         let Some((at, whole)) = self.wholes.iter().find(|(own, _)| Some(*own) == at) else {
             return self.restore(name, bytes);
         };
-        if bytes.len() != whole.bytes() {
-            return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
+        if bytes.len() != whole.ty.bytes() {
+            return Err(refuse(format!("restores {name}, {}, from {} bytes", whole.ty, bytes.len())));
         }
-        let mut own = bytes[shards::own_bytes(whole, self.rank)].to_vec();
-        own.resize(self.step.state()[*at].ty().bytes(), 0);
+        let own = whole.pieces(self.rank.ranks).part(self.rank.rank, bytes);
         self.step.set_state(*at, &own)
     }
 
@@ -523,9 +559,27 @@ impl Training {
     }
 }
 
+/// A part of the state as a rank has it, and what it is a part of.
+pub struct OfRanks<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What this rank has.
+    pub own: &'a Tensor,
+    /// The type of all of it.
+    pub whole: &'a Type,
+    /// How ranks' parts lie in it, where they have parts.
+    pub pieces: Option<Pieces>,
+}
+
+/// The parameters of a model, and the recipe with what ranks have parts of.
+fn discovered(recipe: Recipe, model: &impl Model) -> Result<(Recipe, Vec<Param>)> {
+    let params = Net::discover_in(recipe.request.precision, &recipe.inputs, model)?;
+    Ok((recipe.parted(model, &params)?, params))
+}
+
 /// What a step of a model will keep, and what it computes, before there is any of it.
 fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Computation<M>)> {
-    let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+    let (recipe, params) = discovered(recipe, &model)?;
     let (layout, held) = Layout::new(&recipe, &params);
     Ok((specs(&recipe, &params, held), Computation { model, recipe, params, layout }))
 }

@@ -36,8 +36,9 @@ impl Problem {
             sum = sum.with((bytes, alignment, home, kind, view));
         }
         for op in ops {
-            let Op { name: _, reads, writes, in_place, updates, ns: _, scratch, replayable, carry } = op;
-            sum = sum.with((reads, writes, in_place, updates, scratch, replayable, carry));
+            let Op { name: _, reads, writes, in_place, updates, ns: _, scratch, replayable, carry, beside } =
+                op;
+            sum = sum.with((reads, writes, in_place, updates, scratch, replayable, carry, beside));
         }
         sum
     }

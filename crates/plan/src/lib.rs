@@ -24,6 +24,7 @@ mod order;
 mod anneal;
 mod bounds;
 mod budget_grid;
+mod defer;
 mod effort;
 mod estimate;
 mod exhaustive;

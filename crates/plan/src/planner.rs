@@ -6,6 +6,7 @@
 
 use crate::budget_grid::BudgetGrid;
 use crate::check::ProblemError;
+use crate::defer::{Deferred, deferred};
 use crate::effort::Effort;
 use crate::emit::emit;
 use crate::estimate::{copy_overlap_divisor, least_ns};
@@ -234,7 +235,7 @@ impl Planner {
         let problem = grid.step.problem.clone();
         let Some(schedule) = grid.fastest(budget, than) else { return Ok(None) };
         let schedule = schedule.repacked(&problem, copied_to);
-        let mut plan = write(&problem, schedule);
+        let mut plan = write(&problem, schedule, budget);
         // The figures are of whatever is allowed, copies too.
         let others = if host_budget > 0 { self.searches.len() } else { 0 };
         for other in (0..others).filter(|&other| other != f) {
@@ -268,9 +269,14 @@ fn unlinked(problem: &Problem) -> Arc<Problem> {
 }
 
 /// Writes a schedule as a plan, without the figures that need a grid.
-fn write(problem: &Problem, schedule: &mut Schedule) -> Plan {
+fn write(problem: &Problem, schedule: &mut Schedule, budget: u64) -> Plan {
     let (alignment, live) = (problem.scratch_alignment, schedule.live);
     let (indexed, actions) = (schedule.indexed.clone(), schedule.actions.clone());
+    if let Some(Deferred { actions, spans, places, live }) = deferred(problem, &indexed, &actions, budget) {
+        let mut plan = emit(problem, &indexed, &actions, &spans, &places);
+        plan.figures.live_bytes = live.min(plan.figures.arena_bytes);
+        return plan;
+    }
     let spans = lifespans(&indexed, &actions, alignment);
     let mut plan = emit(problem, &indexed, &actions, &spans, schedule.places(alignment));
     plan.figures.live_bytes = live.min(plan.figures.arena_bytes);

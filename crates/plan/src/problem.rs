@@ -147,6 +147,9 @@ pub struct Op {
     /// other ops, one at a time each way, and is done only when it is awaited; its time is that of the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carry: Option<Carry>,
+    /// Whether it goes on beside the ops behind it until something reads what it makes: what ranks exchange, say. Such ops go one after the other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 impl Op {
@@ -162,6 +165,7 @@ impl Op {
             scratch: 0,
             replayable: true,
             carry: None,
+            beside: false,
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
+use plimsoll_graph::ops::Rank;
 use plimsoll_nn::Training;
 
 use crate::error::{Error, Result};
@@ -22,6 +23,11 @@ impl Trainer {
     /// The ranks that this one trains with; none where it trains alone.
     pub(crate) fn ranks(&self) -> Result<Option<Arc<dyn Peers>>> {
         Ok(self.on()?.ranks().filter(|peers| peers.rank().ranks > 1).cloned())
+    }
+
+    /// Which samples of a batch this rank is given, as one of so many: all of them where ranks have parts of the weights.
+    pub(crate) fn samples_of(&self) -> Result<Rank> {
+        Ok(self.parallel.samples_of(self.on()?.rank()))
     }
 
     /// Whether files are written here: by the first rank alone, since all have the same state.

@@ -176,7 +176,7 @@ fn every_rank_keeps_its_memory_limit_from_the_least_on() {
 #[test]
 fn what_is_not_built_and_what_differs_is_refused_by_name() {
     let refused = |words: &str| lines(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
-    for way in ["pipeline", "tensor"] {
+    for way in ["pipeline"] {
         let why = refused(&format!("train {SMALL} --parallel {way}"));
         assert!(why.contains(&format!("--parallel {way} is not built yet")) && why.contains("data"), "{why}");
     }

@@ -19,6 +19,9 @@ use crate::ranks::Ranks;
 use crate::transport::{Fault, PointToPoint, Tag, TransferId};
 use peer::Peer;
 
+/// How long a rank looks for an answer before it sleeps until one comes.
+const LOOKING: Duration = Duration::from_micros(50);
+
 /// Who this rank is and where all meet, as `torchrun` and others say it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
@@ -124,7 +127,7 @@ impl PointToPoint for Tcp {
     fn is_done(&self, id: TransferId) -> Result<bool, Fault> {
         let of = (id.0 % self.ranks as u64) as usize;
         self.with_peer(of, |peer, _| {
-            peer.advance();
+            peer.advance_with_news();
             peer.is_done(id)
         })?
     }
@@ -158,6 +161,15 @@ impl PointToPoint for Tcp {
         let wanted = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut streams: Vec<PollFd<'_>> =
             streams.iter().map(|(stream, writes)| PollFd::new(&**stream, wanted(*writes))).collect();
+        // The other side is often about to answer, and who sleeps is woken late.
+        let until = Instant::now() + LOOKING;
+        while Instant::now() < until {
+            match poll(&mut streams, Some(&Timespec::default())) {
+                Ok(0) => std::thread::yield_now(),
+                Ok(_) => return,
+                Err(_) => break,
+            }
+        }
         let timeout =
             Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
         // Where it fails, the next look says what is wrong.

@@ -1,7 +1,7 @@
 //! One stream to another rank: what is to be written, what is being read, and for whom.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub struct Peer {
     out: VecDeque<Out>,
     input: Input,
     notices: VecDeque<Vec<u8>>,
+    /// Whether something was asked for since it last read and wrote.
+    has_news: bool,
 }
 
 /// A send that waits until the other side is ready.
@@ -81,6 +83,7 @@ impl Peer {
             out: VecDeque::new(),
             input: Input::default(),
             notices: VecDeque::new(),
+            has_news: false,
         }
     }
 
@@ -102,6 +105,7 @@ impl Peer {
 
     pub fn send(&mut self, id: TransferId, tag: Tag, bytes: *const u8, len: usize) -> Result<(), Fault> {
         self.sends.push(Send { id, tag, bytes, len, fault: None });
+        self.has_news = true;
         self.match_sends();
         Ok(())
     }
@@ -110,6 +114,7 @@ impl Peer {
         self.receives.push_back(Receive { id, tag, bytes, len, fault: None });
         let frame = Frame { kind: FrameKind::Ready, tag, len }.encode();
         self.out.push_back(Out { frame, id: None, follows: Follows::Nothing, written: 0 });
+        self.has_news = true;
     }
 
     pub fn is_done(&mut self, id: TransferId) -> Result<bool, Fault> {
@@ -155,8 +160,17 @@ impl Peer {
         self.notices.pop_front()
     }
 
+    /// Reads and writes what can be without waiting, where something was asked for since that was last done: whoever looks after many transfers does it
+    /// once for all of them.
+    pub fn advance_with_news(&mut self) {
+        if self.has_news {
+            self.advance();
+        }
+    }
+
     /// Reads and writes what can be without waiting.
     pub fn advance(&mut self) {
+        self.has_news = false;
         if self.fault.is_some() {
             return;
         }
@@ -208,7 +222,16 @@ impl Peer {
                 self.out.pop_front();
                 continue;
             }
-            match (&*self.stream).write(bytes) {
+            // A frame and what follows it in one call of the system.
+            let sent = match &out.follows {
+                // SAFETY: as above.
+                Follows::Bytes(Some(at), len) if out.written < Frame::BYTES => unsafe {
+                    let follows = std::slice::from_raw_parts(*at, *len);
+                    (&*self.stream).write_vectored(&[IoSlice::new(bytes), IoSlice::new(follows)])
+                },
+                _ => (&*self.stream).write(bytes),
+            };
+            match sent {
                 Ok(0) => return Err(Fault::Gone),
                 Ok(n) => out.written += n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),

@@ -24,7 +24,7 @@ pub fn clip_by_value(grads: &[Tensor], limit: f64) -> Result<Vec<Tensor>> {
 /// ```
 #[track_caller]
 pub fn clip_by_global_norm(grads: &[Tensor], limit: f64) -> Result<(Vec<Tensor>, Tensor)> {
-    clip_by_norm_over(grads, limit, NormScale::Padded, Ok)
+    clip_by_norm_over(grads, limit, NormScale::Padded, added)
 }
 
 /// What gradients above a limit are multiplied by.
@@ -36,13 +36,13 @@ pub(crate) enum NormScale {
     Plain,
 }
 
-/// As [`clip_by_global_norm`], of gradients that are only a part of all: `over` makes the sum of all parts' squares of this part's.
+/// As [`clip_by_global_norm`], of gradients that are only a part of all: `over` makes the sum of all parts' squares of this part's, one a gradient.
 #[track_caller]
 pub(crate) fn clip_by_norm_over(
     grads: &[Tensor],
     limit: f64,
     scale: NormScale,
-    over: impl Fn(Tensor) -> Result<Tensor>,
+    over: impl Fn(Vec<Tensor>) -> Result<Option<Tensor>>,
 ) -> Result<(Vec<Tensor>, Tensor)> {
     scaled(grads, over, |norm| match scale {
         NormScale::Padded => norm.add_scalar(1e-6)?.rdiv_scalar(limit)?.clamp(0.0, 1.0),
@@ -53,22 +53,24 @@ pub(crate) fn clip_by_norm_over(
 /// Gradients multiplied by a function of their common norm, and that norm.
 fn scaled(
     grads: &[Tensor],
-    over: impl Fn(Tensor) -> Result<Tensor>,
+    over: impl Fn(Vec<Tensor>) -> Result<Option<Tensor>>,
     scale: impl Fn(&Tensor) -> Result<Tensor>,
 ) -> Result<(Vec<Tensor>, Tensor)> {
-    let mut total: Option<Tensor> = None;
     // In f32, or f64 where any gradient is.
     let wide = if grads.iter().any(|g| g.dtype() == DType::F64) { DType::F64 } else { DType::F32 };
-    for grad in grads {
-        let part = grad.cast(wide)?.square()?.sum(&[], false)?;
-        total = Some(match total {
-            Some(total) => total.add(&part)?,
-            None => part,
-        });
-    }
-    let Some(total) = total else { return Ok((Vec::new(), Tensor::zeros(Type::new(DType::F32, []))?)) };
-    let norm = over(total)?.sqrt()?;
+    let squares = grads.iter().map(|grad| grad.cast(wide)?.square()?.sum(&[], false));
+    let Some(total) = over(squares.collect::<Result<_>>()?)? else {
+        return Ok((Vec::new(), Tensor::zeros(Type::new(DType::F32, []))?));
+    };
+    let norm = total.sqrt()?;
     let scale = scale(&norm)?;
     let clipped = grads.iter().map(|g| g.mul(&scale.cast(g.dtype())?)).collect::<Result<Vec<Tensor>>>()?;
     Ok((clipped, norm))
+}
+
+/// The sum of all; nothing of nothing.
+pub(crate) fn added(all: impl IntoIterator<Item = Tensor>) -> Result<Option<Tensor>> {
+    let mut all = all.into_iter();
+    let Some(first) = all.next() else { return Ok(None) };
+    all.try_fold(first, |sum, next| sum.add(&next)).map(Some)
 }

@@ -31,7 +31,7 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamax::Adamax;
 pub use averaged::Averaged;
-pub(crate) use clip::{NormScale, clip_by_norm_over};
+pub(crate) use clip::{NormScale, added, clip_by_norm_over};
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
 pub use eight_bit::EightBit;

@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 use super::due::Due;
 use super::layout::Layout;
 use super::ranks::Shared;
-use super::{Clip, Parallel, Recipe, shards};
+use super::{Clip, Parallel, Recipe};
 use crate::error::refuse;
-use crate::optim::{NormScale, clip_by_norm_over};
+use crate::optim::{NormScale, added, clip_by_norm_over};
+use crate::parts::{Cut, Own, Sketched};
 use crate::scale::LossScale;
 use crate::{Model, Net, Param, UpdateAt, clip_by_value};
 
@@ -34,19 +35,78 @@ impl<M: Model + 'static> Computation<M> {
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
-        let outputs = self.model.forward(&mut self.net(pass), inputs)?;
-        let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels, &parts)?;
+        let Found { loss, totals, .. } = self.found(pass.state, pass.inputs, None, |net| net)?;
         Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
     }
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
+        let outputs = match self.recipe.is_parted() {
+            false => self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?.to_vec(),
+            true => {
+                self.over_parts(pass.state, pass.inputs, None, |whole| {
+                    let mut net = self.net_over(&whole.params, false).predicting();
+                    let outputs = self.model.forward(&mut net, &whole.inputs)?;
+                    Ok((outputs.iter().map(|y| (y.clone(), None)).collect(), ()))
+                })?
+                .0
+            }
+        };
         // Numbers are given as f32, but for those that were asked for in f64.
         let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
         let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
+    }
+
+    /// What the model, the loss and the metrics come to, in training where there is a key. Where ranks have parts of the weights, with this rank's.
+    fn found(
+        &self,
+        state: &[Tensor],
+        batch: &[Tensor],
+        key: Option<&Tensor>,
+        set: impl Fn(Net) -> Net,
+    ) -> Result<Found> {
+        let n = self.recipe.inputs.len();
+        let compute = |state: &[Tensor], batch: &[Tensor], key: Option<&Tensor>| {
+            let (inputs, labels) = batch.split_at(n);
+            let net = set(self.net_over(state, key.is_some()));
+            let mut net = match key {
+                Some(key) => net.key(key.clone()),
+                None => net,
+            };
+            let outputs = self.model.forward(&mut net, inputs)?;
+            let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
+            let totals = self.sums(&outputs, labels, &parts)?;
+            Ok(Found { loss, totals, updates: net.updates() })
+        };
+        if !self.recipe.is_parted() {
+            return compute(state, batch, key);
+        }
+        let (tensors, updated) = self.over_parts(state, batch, key, |whole| {
+            let found = compute(&whole.params, &whole.inputs, key.map(|_| &whole.key))?;
+            let updated: Vec<bool> = found.updates.iter().map(Option::is_some).collect();
+            let updates = found.updates.iter().zip(&self.params);
+            let updates =
+                updates.filter_map(|(new, param)| Some((new.clone()?, self.recipe.parts.of(param))));
+            let wholes = [found.loss].into_iter().chain(found.totals).map(|x| (x, None));
+            Ok((wholes.chain(updates).collect(), updated))
+        })?;
+        let mut tensors = tensors.into_iter();
+        let Some(loss) = tensors.next() else { return Err(refuse("has no loss")) };
+        let totals = tensors.by_ref().take(self.recipe.metrics.len()).collect();
+        let updates = updated.into_iter().map(|is_new| if is_new { tensors.next() } else { None }).collect();
+        Ok(Found { loss, totals, updates })
+    }
+
+    /// What is computed over whole values, by a rank that has parts of the weights.
+    fn over_parts<T>(
+        &self,
+        state: &[Tensor],
+        inputs: &[Tensor],
+        key: Option<&Tensor>,
+        body: impl FnOnce(&Sketched) -> Result<(Vec<(Tensor, Option<Cut>)>, T)>,
+    ) -> Result<(Vec<Tensor>, T)> {
+        let own = Own { inputs, params: &state[..self.params.len()], key };
+        self.recipe.parts.run(self.recipe.rank, &self.params, &own, body)
     }
 
     fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -54,9 +114,8 @@ impl<M: Model + 'static> Computation<M> {
     }
 
     pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let Computation { model, recipe, params, layout } = self;
+        let Computation { recipe, params, layout, .. } = self;
         let state = pass.state;
-        let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
         let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
         let tape = Tape::new();
         for w in &wrt {
@@ -65,13 +124,13 @@ impl<M: Model + 'static> Computation<M> {
         let shared = Shared::of(recipe, layout, state);
         let first = shared.as_ref().map(|shared| shared.first(pass.first)).transpose()?;
         let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
-        let mut net = self.net_over(state, true).key(key);
-        if let Some(shared) = shared.as_ref().filter(|_| recipe.sync_batch_norm) {
-            net = net.synced(recipe.rank, shared.share());
-        }
-        let outputs = model.forward(&mut net, inputs)?;
-        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
-        let totals = self.sums(&outputs, labels, &parts)?;
+        // Where all ranks have the same samples, statistics are of all of them anyway.
+        let synced = shared.as_ref().filter(|_| recipe.sync_batch_norm && !recipe.is_parted());
+        let Found { loss, totals, mut updates } =
+            self.found(state, pass.inputs, Some(&key), |net| match synced {
+                Some(shared) => net.synced(recipe.rank, shared.share()),
+                None => net,
+            })?;
         // What is differentiated may be the sum of all ranks' losses, each by its share. The mean is exchanged before that, so that it is known before
         // anything is written.
         let (target, mean) = match shared.as_ref().filter(|_| recipe.weighs_loss()) {
@@ -95,7 +154,9 @@ impl<M: Model + 'static> Computation<M> {
             }
         }
         let sharded = shared.as_ref().filter(|_| recipe.is_sharded());
-        if sharded.is_none() && shared.is_some() && recipe.parallel != Parallel::Data {
+        let parted = shared.as_ref().filter(|_| recipe.is_parted());
+        let is_apart = sharded.is_some() || parted.is_some() && recipe.optimizer.keeps_elements_apart();
+        if !is_apart && shared.is_some() && recipe.parallel != Parallel::Data {
             return Err(refuse(format!(
                 "shares the state of {} among ranks, which as it is used here cannot be cut into shards: 8-bit state, averages of weights, \
                  Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
@@ -103,11 +164,12 @@ impl<M: Model + 'static> Computation<M> {
             )));
         }
         // From here on everything is of all ranks' samples, and the same on all of them, but for shards of gradients.
-        let (mut loss, mut updates) = (loss, net.updates());
+        let mut loss = loss;
+        let is_part = |i: usize| recipe.parts.of(&params[i]).is_some();
         if let Some(shared) = &shared {
             loss = mean.map_or_else(|| shared.mean(&loss), Ok)?;
-            // What was gathered has come back as this rank's shard of the sum already.
-            let left = moved.iter().enumerate().filter(|(_, (i, _))| !layout.gathered[*i]);
+            // What was gathered has come back as this rank's shard of the sum already, and of what a rank has a part of, nobody else has a gradient.
+            let left = moved.iter().enumerate().filter(|(_, (i, _))| !layout.gathered[*i] && !is_part(*i));
             let left: Vec<usize> = left.map(|(at, _)| at).collect();
             let own: Vec<Tensor> = left.iter().map(|&at| grads[at].clone()).collect();
             let of_all = match sharded {
@@ -115,17 +177,31 @@ impl<M: Model + 'static> Computation<M> {
                 None => shared.gradients(&own)?,
             };
             left.iter().zip(of_all).for_each(|(&at, grad)| grads[at] = grad);
-            updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
+            if parted.is_none() {
+                updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
+            }
         }
         let mut finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
-        if let (Some(sharded), Some(own)) = (sharded, &finite) {
-            finite = Some(sharded.all(own)?);
+        if let (Some(shared), Some(own)) = (sharded.or(parted), &finite) {
+            finite = Some(shared.all(own)?);
         }
         let due = match &layout.sums {
             None => None,
             Some(sums) => Some(Due::new(sums, &moved, &mut grads, layout, state, recipe.accumulate)?),
         };
-        let over_ranks = |own: Tensor| sharded.map_or(Ok(own.clone()), |sharded| sharded.sum(&own));
+        // What all ranks have counts once.
+        let over_ranks = |own: Vec<Tensor>| {
+            let are_own = moved.iter().map(|(i, _)| sharded.is_some() || is_part(*i));
+            let (apart, alike): (Vec<_>, Vec<_>) =
+                own.into_iter().zip(are_own).partition(|(_, is_own)| *is_own);
+            let sum = |all: Vec<(Tensor, bool)>| added(all.into_iter().map(|(x, _)| x));
+            match (shared.as_ref(), sum(apart)?, sum(alike)?) {
+                (Some(shared), Some(own), Some(all)) => shared.sum(&own)?.add(&all).map(Some),
+                (Some(shared), Some(own), None) => shared.sum(&own).map(Some),
+                (_, None, all) => Ok(all),
+                (None, own, _) => Ok(own),
+            }
+        };
         let mut norm = None;
         match recipe.clip {
             None => {}
@@ -146,7 +222,7 @@ impl<M: Model + 'static> Computation<M> {
         for (&(i, slots), grad) in moved.iter().zip(&grads) {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
-            let own = sharded.map(|_| shards::of_param(&params[i], recipe.rank));
+            let own = recipe.updated(&params[i]);
             let at = UpdateAt { count: &count, rate, scalars, param: own.as_ref().unwrap_or(&params[i]) };
             let set = updates.get_mut(i).and_then(Option::take);
             let own_start = match sharded {
@@ -182,7 +258,8 @@ impl<M: Model + 'static> Computation<M> {
         }
         for (i, update) in updates.into_iter().enumerate() {
             if let Some(value) = update {
-                new[i] = recipe.held(&params[i], value)?;
+                // Of what is cut, a part was found.
+                new[i] = if is_part(i) { value } else { recipe.held(&params[i], value)? };
             }
         }
         let mut outputs = vec![loss];
@@ -199,7 +276,7 @@ impl<M: Model + 'static> Computation<M> {
         // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
         outputs.extend(norm);
         // Last: an exchange reads the token of the one before it, and nothing that is no total is to depend on totals.
-        let totals = match &shared {
+        let totals = match shared.as_ref().filter(|_| parted.is_none()) {
             Some(shared) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
             None => totals,
         };
@@ -207,6 +284,13 @@ impl<M: Model + 'static> Computation<M> {
         new[layout.key] = state[layout.key].add(&next)?;
         Ok(StepResult { state: new, outputs, totals })
     }
+}
+
+/// What a model comes to on a batch.
+struct Found {
+    loss: Tensor,
+    totals: Vec<Tensor>,
+    updates: Vec<Option<Tensor>>,
 }
 
 /// Scalars by type.

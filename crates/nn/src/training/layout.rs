@@ -7,6 +7,7 @@ use plimsoll_run::{Result, Tensor};
 
 use super::{Recipe, shards};
 use crate::Param;
+use crate::parts::{Cut, Pieces};
 use crate::scale::LossScale;
 
 /// What names of the state begin with that only say which samples a rank has: set before every step, and in no checkpoint.
@@ -30,9 +31,27 @@ pub(super) struct Layout {
     /// Where several ranks share a batch: which part of it is this rank's.
     pub(super) share: Option<Share>,
     /// Which parts of the state are a rank's shards, and of what.
-    pub(super) wholes: Vec<(usize, Type)>,
+    pub(super) wholes: Vec<(usize, Whole)>,
     /// By parameter: whether a rank has its shard of it alone.
     pub(super) gathered: Arc<[bool]>,
+}
+
+/// What a rank's part of the state is a part of.
+#[derive(Clone, Debug)]
+pub(super) struct Whole {
+    pub(super) ty: Type,
+    /// How it is cut; a shard of its elements one after the other where it is not.
+    pub(super) cut: Option<Cut>,
+}
+
+impl Whole {
+    /// How the parts of all ranks lie in it.
+    pub(super) fn pieces(&self, ranks: usize) -> Pieces {
+        match self.cut {
+            Some(cut) => cut.pieces(&self.ty, ranks),
+            None => shards::pieces_of(&self.ty, ranks),
+        }
+    }
 }
 
 /// Where gradients are added up until an update is due.
@@ -70,17 +89,20 @@ impl Layout {
         };
         let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
         let gathered: Arc<[bool]> = params.iter().map(|param| recipe.gathers(param)).collect();
-        let own = params.iter().enumerate().filter(|(i, _)| gathered[*i]);
-        let mut wholes: Vec<(usize, Type)> = own.map(|(i, param)| (i, param.ty.clone())).collect();
+        let own =
+            params.iter().enumerate().filter(|(i, param)| gathered[*i] || recipe.parts.of(param).is_some());
+        let mut wholes: Vec<(usize, Whole)> =
+            own.map(|(i, param)| (i, Whole { ty: param.ty.clone(), cut: recipe.parts.of(param) })).collect();
         let (mut slots, mut first) = (Vec::new(), n);
         for &i in &trained {
             let mut end = first;
-            let own = recipe.is_sharded().then(|| shards::of_param(&params[i], recipe.rank));
+            let own = recipe.updated(&params[i]);
             for slot in recipe.optimizer.slots(own.as_ref().unwrap_or(&params[i])) {
                 let name = format!("{}.{}", params[i].name, slot.name);
                 // What is one number for a parameter is the same on all ranks.
                 if own.as_ref().is_some_and(|own| own.ty.shape == slot.ty.shape) {
-                    wholes.push((end, params[i].ty.with_dtype(slot.ty.dtype)));
+                    let ty = params[i].ty.with_dtype(slot.ty.dtype);
+                    wholes.push((end, Whole { ty, cut: recipe.parts.of(&params[i]) }));
                 }
                 end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
             }
@@ -101,13 +123,11 @@ impl Layout {
                 .iter()
                 .map(|&i| {
                     let (name, whole) = (format!("{}.gradients", params[i].name), params[i].ty.clone());
-                    let own = match recipe.is_sharded() {
-                        true => shards::of_type(&whole, recipe.rank),
-                        false => whole.clone(),
-                    };
-                    let at = keep(name, own, Start::Value(0.0));
-                    if recipe.is_sharded() {
-                        wholes.push((at, whole));
+                    let own = recipe.updated(&params[i]);
+                    let ty = own.as_ref().map_or(&whole, |own| &own.ty).clone();
+                    let at = keep(name, ty, Start::Value(0.0));
+                    if own.is_some() {
+                        wholes.push((at, Whole { ty: whole, cut: recipe.parts.of(&params[i]) }));
                     }
                     at
                 })

@@ -8,7 +8,8 @@ use plimsoll_graph::ops::Rank;
 use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
 use super::shards;
-use crate::{Loss, Measure, Optimizer, Param, softmax_cross_entropy};
+use crate::parts::{Parts, Sketched};
+use crate::{Loss, Measure, Model, Net, Optimizer, Param, softmax_cross_entropy};
 
 /// A bound on gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +22,7 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
-/// How ranks share a training. Each has its share of every batch whatever the way.
+/// How ranks share a training. Each has its share of every batch, but with `Tensor`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parallel {
     /// Every rank has all gradients and all of the optimizer's state.
@@ -32,6 +33,9 @@ pub enum Parallel {
     /// As `Shard`, and of parameters, too: those with several axes are gathered where they are used, dropped, and gathered again on the way
     /// back. Vectors (biases, scales of norms) are thousandths of a model, and each rank has all of them.
     Parameters,
+    /// Every rank has parts of the weights and computes with these alone: columns of one dense layer and rows of the next, some of the heads of attention,
+    /// some of the words of a table and of the classes of a loss. The rest is whole on all of them, and all have the same samples.
+    Tensor,
 }
 
 impl Parallel {
@@ -41,7 +45,13 @@ impl Parallel {
             Parallel::Data => "data",
             Parallel::Shard => "shard",
             Parallel::Parameters => "parameters",
+            Parallel::Tensor => "tensor",
         }
+    }
+
+    /// Which samples of a batch a rank has: its share of them, or all.
+    pub fn samples_of(self, rank: Rank) -> Rank {
+        if self == Parallel::Tensor { Rank::ONLY } else { rank }
     }
 }
 
@@ -82,6 +92,8 @@ pub struct Recipe {
     /// Whether batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes
     /// those of its own.
     pub sync_batch_norm: bool,
+    /// Which parameters ranks have parts of ([`Parallel::Tensor`]): found in the model when a training is made of it.
+    pub parts: Parts,
 }
 
 impl Clip {
@@ -116,6 +128,7 @@ impl Recipe {
             rank: Rank::ONLY,
             parallel: Parallel::Data,
             sync_batch_norm: false,
+            parts: Parts::default(),
         }
     }
 
@@ -126,7 +139,32 @@ impl Recipe {
 
     /// Whether ranks have shards of the optimizer's state.
     pub(super) fn is_sharded(&self) -> bool {
-        self.rank.ranks > 1 && self.parallel != Parallel::Data && self.optimizer.keeps_elements_apart()
+        let in_shards = matches!(self.parallel, Parallel::Shard | Parallel::Parameters);
+        self.rank.ranks > 1 && in_shards && self.optimizer.keeps_elements_apart()
+    }
+
+    /// Whether ranks have parts of the weights.
+    pub(super) fn is_parted(&self) -> bool {
+        self.rank.ranks > 1 && self.parallel == Parallel::Tensor
+    }
+
+    /// The same with what ranks have parts of, where they do.
+    pub(super) fn parted(mut self, model: &impl Model, params: &[Param]) -> Result<Recipe> {
+        if self.is_parted() && self.parts.is_empty() {
+            let n = self.inputs.len();
+            let loss = |whole: &Sketched| {
+                let (inputs, labels) = whole.inputs.split_at(n);
+                let net = Net::bound(params, &whole.params, true).precision(self.request.precision);
+                let outputs = model.forward(&mut net.key(whole.key.clone()), inputs)?;
+                // What is only used has no loss.
+                if labels.is_empty() {
+                    return Ok(outputs.to_vec());
+                }
+                Ok(vec![self.loss.loss(&outputs, labels)?])
+            };
+            self.parts = Parts::find(params, &self.types(), self.rank.ranks, loss)?;
+        }
+        Ok(self)
     }
 
     /// Whether ranks have shards of a parameter's values, too.
@@ -137,14 +175,30 @@ impl Recipe {
             && param.ty.shape.rank() > 1
     }
 
-    /// What a rank holds of a parameter's values: all, or its shard.
+    /// What a rank updates of a parameter, where that is not all of it.
+    pub(super) fn updated(&self, param: &Param) -> Option<Param> {
+        match self.parts.of(param) {
+            Some(cut) => Some(Param { ty: cut.of_type(&param.ty, self.rank.ranks), ..param.clone() }),
+            None => self.is_sharded().then(|| shards::of_param(param, self.rank)),
+        }
+    }
+
+    /// What a rank holds of a parameter's values: all, its part or its shard.
     pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
-        if self.gathers(param) { shards::own(&value, self.rank) } else { Ok(value) }
+        match self.parts.of(param) {
+            Some(cut) => cut.own(&value, self.rank),
+            None if self.gathers(param) => shards::own(&value, self.rank),
+            None => Ok(value),
+        }
     }
 
     /// The type of that.
     pub(super) fn held_type(&self, param: &Param) -> Type {
-        if self.gathers(param) { shards::of_type(&param.ty, self.rank) } else { param.ty.clone() }
+        match self.parts.of(param) {
+            Some(cut) => cut.of_type(&param.ty, self.rank.ranks),
+            None if self.gathers(param) => shards::of_type(&param.ty, self.rank),
+            None => param.ty.clone(),
+        }
     }
 
     /// Whether a loss counts by its share before its gradient is taken: where ranks exchange values on the way through the model; and in f16, whose
@@ -152,7 +206,7 @@ impl Recipe {
     pub(super) fn weighs_loss(&self) -> bool {
         let gathers = self.is_sharded() && self.parallel == Parallel::Parameters;
         let is_f16 = self.request.precision.needs_loss_scale();
-        self.rank.ranks > 1 && (self.sync_batch_norm || gathers || is_f16)
+        self.rank.ranks > 1 && (self.sync_batch_norm || gathers || is_f16 || self.is_parted())
     }
 
     /// The types of inputs and labels, as a step is given them.
@@ -179,7 +233,7 @@ impl Recipe {
             host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.needs_loss_scale(),
-            shared: self.rank.ranks > 1,
+            shared: self.rank.ranks > 1 && !self.is_parted(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),
         }

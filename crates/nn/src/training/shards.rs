@@ -6,7 +6,7 @@ use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{ExchangeOps, Shape, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use crate::Param;
+use crate::{Param, Pieces};
 
 /// A bucket of short values is complete when each rank has so many bytes of it: below that an exchange takes as long as an empty one.
 const BUCKET_SHARE: usize = 128 << 10;
@@ -28,6 +28,13 @@ pub(super) fn own_bytes(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
     let (len, own) = (whole.elements(), whole.elements().div_ceil(rank.ranks));
     let at = |rank: usize| (rank * own).min(len) * whole.dtype.bytes();
     at(rank.rank)..at(rank.rank + 1)
+}
+
+/// How the shards of all ranks lie in a value: one after the other.
+pub(super) fn pieces_of(whole: &Type, ranks: usize) -> Pieces {
+    let own = |rank: usize| own_bytes(whole, Rank { rank, ranks }).len();
+    let stride = of_type(whole, Rank { rank: 0, ranks }).bytes();
+    Pieces { units: 1, stride, own: (0..ranks).map(own).collect() }
 }
 
 /// Neighbours of one element type that are exchanged together, because each of them is short.

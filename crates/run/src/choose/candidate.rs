@@ -344,7 +344,7 @@ impl Candidate {
         // What no part can do without: the rest may be taken by any one of them.
         let (mut least, mut ns) = (self.unlimited_ns(), 0);
         self.planned(|graph, runs| {
-            let most = graph.unlimited();
+            let most = graph.unlimited().saturating_add(graph.beside());
             least -= graph.unlimited_ns() * runs;
             let than =
                 if than == u64::MAX { than } else { than.saturating_sub(ns + least).div_ceil(runs.max(1)) };

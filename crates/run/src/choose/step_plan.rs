@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::Type;
+use plimsoll_graph::ops::ExchangeKind;
+use plimsoll_graph::{Op, Type};
 use plimsoll_plan::Exactness;
 use plimsoll_record::Kind;
 
@@ -77,6 +78,23 @@ impl StepPlan {
         let device = &self.subject.step.device;
         let graphs = self.parts().map(|part| &part.graph.lowered().graph);
         graphs.flat_map(|graph| graph.nodes().iter().map(|node| device.placement_of(graph, node))).collect()
+    }
+
+    /// What the step exchanges with other ranks: each exchange with the bytes of all ranks' values together, as often as it is run.
+    pub fn exchanged(&self) -> Vec<(ExchangeKind, u64)> {
+        let of = |part: &PlannedPart| {
+            let graph = &part.graph.lowered().graph;
+            let each = graph.nodes().iter().filter_map(|node| match &node.op {
+                Op::Exchange(exchange) if exchange.of.ranks > 1 => {
+                    let x = graph.ty(node.inputs[0]);
+                    Some((exchange.kind.clone(), (exchange.len(x) * x.dtype.bytes()) as u64))
+                }
+                _ => None,
+            });
+            let each: Vec<(ExchangeKind, u64)> = each.collect();
+            std::iter::repeat_n(each, part.runs).flatten()
+        };
+        self.parts().flat_map(of).collect()
     }
 
     /// Wishes for devices by names that no layer of the step has, as a sentence.

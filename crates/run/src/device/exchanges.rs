@@ -8,6 +8,10 @@ use plimsoll_graph::ops::{Exchange, Rank};
 use plimsoll_graph::{Op, Type};
 
 use super::Device;
+use super::host_ops::HostOps;
+
+/// What stands for an exchange that is over when it is started.
+const OVER: u64 = u64::MAX;
 
 /// The kernels of exchanges, over memory of a device.
 #[derive(Debug)]
@@ -15,6 +19,8 @@ pub(crate) struct Exchanges {
     device: Arc<dyn Backend>,
     peers: Arc<dyn Peers>,
     name: String,
+    /// Where ranks exchange what is in the host's memory and the device has its own: the same over copies there.
+    staged: Option<HostOps>,
 }
 
 impl Device {
@@ -42,7 +48,16 @@ impl Device {
     pub fn with_ranks(&self, peers: Arc<dyn Peers>) -> Device {
         let mut device = self.alike(self.0.memory.clone());
         let name = format!("{}, {}", self.name(), peers.by());
-        device.exchanges = Some(Exchanges { device: self.0.backend.clone(), peers, name });
+        let own = self.0.backend.clone();
+        let staged = match peers.is_on_host() && !own.is_host() {
+            // Without a processor there would be no program.
+            true => Device::default_cpu().ok().map(|cpu| {
+                let (device, name, peers) = (cpu.0.backend.clone(), name.clone(), peers.clone());
+                HostOps::new(own.clone(), Arc::new(Exchanges { device, peers, name, staged: None }))
+            }),
+            false => None,
+        };
+        device.exchanges = Some(Exchanges { device: own, peers, name, staged });
         Device(Arc::new(device))
     }
 
@@ -72,6 +87,11 @@ impl Device {
             let why = "this device is connected to no other ranks; run it on Device::with_ranks";
             return Err(Fault::new(call.op.name(), why));
         };
+        if let Some(staged) = &exchanges.staged {
+            // SAFETY: the caller's promise.
+            unsafe { staged.run(call) }?;
+            return Ok(OVER);
+        }
         // Whatever was queued before has made the values.
         exchanges.device.synchronize()?;
         // SAFETY: the caller's promise.
@@ -80,6 +100,9 @@ impl Device {
 
     /// Waits for an exchange that was started.
     pub(crate) fn finish_exchange(&self, started: u64) -> Result<(), Fault> {
+        if started == OVER {
+            return Ok(());
+        }
         self.ranks().map_or(Ok(()), |peers| peers.finish(started))
     }
 
@@ -104,13 +127,22 @@ impl Device {
 }
 
 impl Exchanges {
+    /// Whether values go to the host and back for it.
+    pub(super) fn is_staged(&self) -> bool {
+        self.staged.is_some()
+    }
+
+    /// The copies on the host that it is done over, where it is.
+    pub(super) fn staged(&self) -> Option<&HostOps> {
+        self.staged.as_ref()
+    }
+
     /// The exchange that an op is, if it is one of these ranks.
     fn of<'o>(&self, op: &'o Op, types: &[&Type]) -> Result<&'o Exchange, Unsupported> {
         let own = self.peers.rank();
         let why = match op {
-            Op::Exchange(_) if self.peers.is_on_host() != self.device.is_host() => {
-                "ranks exchange values that are in the host's memory; run them on the CPU (--device cpu)"
-                    .into()
+            Op::Exchange(_) if !self.is_staged() && self.peers.is_on_host() != self.device.is_host() => {
+                "ranks exchange values that are on a card; run them there (--device cuda)".into()
             }
             Op::Exchange(exchange) if exchange.of == own => return Ok(exchange),
             Op::Exchange(exchange) => {
@@ -142,6 +174,9 @@ impl Backend for Exchanges {
     }
 
     fn predict(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+        if let Some(staged) = &self.staged {
+            return staged.predict(op, inputs, outputs);
+        }
         match (op, inputs) {
             (Op::Exchange(exchange), [x, ..]) => self.peers.seconds(exchange, x) + self.speed().call,
             _ => self.device.predict(op, inputs, outputs),
@@ -150,10 +185,21 @@ impl Backend for Exchanges {
 
     fn scratch(&self, op: &Op, inputs: &[&Type], _: &[&Type]) -> Result<usize, Unsupported> {
         let exchange = self.of(op, inputs)?;
+        if self.is_staged() {
+            return Ok(0);
+        }
         Ok(inputs.first().map_or(0, |x| self.peers.scratch(exchange, x)))
     }
 
+    fn prepare(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<(), Fault> {
+        self.staged.as_ref().map_or(Ok(()), |staged| staged.prepare(op, inputs, outputs))
+    }
+
     unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
+        if let Some(staged) = &self.staged {
+            // SAFETY: the caller's promise.
+            return unsafe { staged.run(call) };
+        }
         let (Op::Exchange(exchange), [x, ..], [y, ..]) = (call.op, call.inputs, call.outputs) else {
             return Err(Fault::new(call.op.name(), "it exchanges nothing"));
         };

@@ -9,6 +9,7 @@ use plimsoll_device::backend::{Backend, Unsupported};
 use plimsoll_graph::{Graph, Node, Op, Site, Type, ValueId};
 use smallvec::SmallVec;
 
+use super::exchanges::Exchanges;
 use super::host_ops::HostOps;
 use super::{Device, Placement};
 use crate::error::{Error, Result};
@@ -123,7 +124,8 @@ impl Device {
         };
         if let Some(exchanges) = self.exchanges().filter(|_| op.is_exchange()) {
             let scratch = exchanges.scratch(op, inputs, outputs)?;
-            return Ok(Chosen { on_host: false, why: Cow::Borrowed("an exchange between ranks"), scratch });
+            let on_host = exchanges.is_staged();
+            return Ok(Chosen { on_host, why: Cow::Borrowed("an exchange between ranks"), scratch });
         }
         if let Op::Exchange(exchange) = op
             && exchange.of.ranks > 1
@@ -211,11 +213,15 @@ impl Device {
 
     /// Bytes of the host's memory that an op there takes.
     pub(crate) fn host_needs(&self, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Result<Bytes> {
-        Ok(self.host_ops()?.needs(op, inputs, outputs)?)
+        match self.exchanges().and_then(Exchanges::staged).filter(|_| op.is_exchange()) {
+            Some(staged) => Ok(staged.needs(op, inputs, outputs)?),
+            None => Ok(self.host_ops()?.needs(op, inputs, outputs)?),
+        }
     }
 
     /// Bytes of the host's memory that ops there hold between calls.
     pub(crate) fn host_staging(&self) -> Bytes {
-        self.0.host_ops.get().map_or(Bytes::ZERO, HostOps::held)
+        let exchanged = self.exchanges().and_then(Exchanges::staged);
+        self.0.host_ops.get().into_iter().chain(exchanged).map(HostOps::held).sum()
     }
 }

@@ -209,6 +209,7 @@ impl Lowered {
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         // What ranks exchange, they exchange once: the others would not know of a second time.
         op.replayable = !node.op.is_exchange();
+        op.beside = matches!(&node.op, Op::Exchange(exchange) if exchange.of.ranks > 1);
         for v in &node.inputs {
             let tensor = self.location(self.roots[v.index()])?.tensor;
             if !op.reads.contains(&tensor) {

@@ -282,7 +282,24 @@ impl PlannableGraph {
                 _ => step /= 2,
             }
         }
+        // What goes on beside ops has room to.
+        let beside = self.beside();
+        if beside > 0
+            && let Some(plan) = self.plan_faster(best.bytes().saturating_add(beside), u64::MAX)?
+        {
+            best = plan;
+        }
         Ok(best)
+    }
+
+    /// What exchanges hold while they are under way, all together: with so much more than a plan takes otherwise, none need be waited for before its time.
+    pub(crate) fn beside(&self) -> u64 {
+        let problem = &self.lowered.problem;
+        let bytes = |op: &plimsoll_plan::Op| {
+            let made: u64 = op.writes.iter().map(|t| problem.tensors[t.index()].padded_bytes()).sum();
+            made + op.scratch.next_multiple_of(problem.scratch_alignment)
+        };
+        problem.ops.iter().filter(|op| op.beside).map(bytes).sum()
     }
 }
 

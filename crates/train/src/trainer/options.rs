@@ -148,7 +148,7 @@ impl Trainer {
     }
 
     /// What ranks that train together have of each other's: with [`Parallel::Shard`], shards of gradients and of the optimizer's state; with
-    /// [`Parallel::Parameters`], of parameters, too. On one rank it changes nothing.
+    /// [`Parallel::Parameters`], of parameters, too; with [`Parallel::Tensor`], parts of the weights that they compute with. On one rank it changes nothing.
     #[must_use]
     pub fn parallel(mut self, parallel: Parallel) -> Trainer {
         self.parallel = parallel;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Net, Parallel, Recipe, Training};
+use plimsoll_nn::{Clip, Net, Parallel, Parts, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
@@ -193,8 +193,9 @@ impl Trainer {
             return Err(Error::Mismatch(why.into()));
         }
         let puts_back = self.best.as_ref().is_some_and(|best| best.is_restored);
-        if puts_back && self.parallel == Parallel::Parameters && self.on()?.rank().ranks > 1 {
-            let why = "the weights of the best epoch cannot be put back where parameters are in shards (--restore-best); the checkpoint of that epoch \
+        let is_apart = matches!(self.parallel, Parallel::Parameters | Parallel::Tensor);
+        if puts_back && is_apart && self.on()?.rank().ranks > 1 {
+            let why = "the weights of the best epoch cannot be put back where ranks have parts of parameters (--restore-best); the checkpoint of that epoch \
                        is kept without it (--best), or take --parallel shard";
             return Err(Error::Mismatch(why.into()));
         }
@@ -219,6 +220,7 @@ impl Trainer {
             rank: self.on()?.rank(),
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
+            parts: Parts::default(),
         };
         self.with_host(recipe, data, share)
     }
@@ -230,7 +232,7 @@ impl Trainer {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
         let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
-        let ranks = self.on()?.rank().ranks;
+        let ranks = self.samples_of()?.ranks;
         if batch < ranks {
             let why = format!(
                 "a batch of {batch} is shared by {ranks} ranks, and some would never have a sample; make the batch larger (--batch), or \
@@ -243,7 +245,7 @@ impl Trainer {
 
     /// Samples that a step is given of a batch of so many: at least one, which counts for nothing where none is this rank's own.
     fn rows(&self, batch: usize) -> Result<usize> {
-        Ok(self.on()?.rank().shard(batch).len().max(1))
+        Ok(self.samples_of()?.shard(batch).len().max(1))
     }
 
     /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
@@ -278,7 +280,7 @@ impl Trainer {
 
     pub(crate) fn pipelines(&self, share: Share) -> Result<Pipelines<'_>> {
         let (request, validation) = (&self.request, self.validation.as_ref());
-        Ok(Pipelines { request, device: self.on()?, validation, share })
+        Ok(Pipelines { request, device: self.on()?, rank: self.samples_of()?, validation, share })
     }
 
     /// The data with the memory that its pipeline may take.

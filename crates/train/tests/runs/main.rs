@@ -11,6 +11,7 @@ mod epochs;
 mod faults;
 mod nothing;
 mod order;
+mod parts;
 mod paths;
 mod pruning;
 mod ranks;

@@ -50,7 +50,10 @@ fn refused_on_ranks<T: Send>(
 }
 
 /// Why each rank did not do what it was asked.
-fn refused(ranks: usize, body: impl Fn(Device) -> plimsoll_train::Result<()> + Sync) -> Vec<String> {
+pub(super) fn refused(
+    ranks: usize,
+    body: impl Fn(Device) -> plimsoll_train::Result<()> + Sync,
+) -> Vec<String> {
     let done = refused_on_ranks(ranks, |device| body(device).map_err(|why| why.to_string()));
     done.into_iter().map(|done| done.unwrap_err()).collect()
 }
@@ -487,5 +490,52 @@ fn shares_of_all_ranks_are_the_batches_of_one() {
             }
             assert_eq!(joined, whole, "{name} on {ranks} ranks");
         }
+    }
+}
+
+/// Ranks that each have their own memory on one card, and exchange values through the host's.
+#[test]
+fn two_ranks_share_a_card_and_lose_as_much_as_one() {
+    let found = [("emulator", Device::cuda_emulated(Bytes::mib(256))), ("card", Device::cuda(0))];
+    let entry = entry("mlp");
+    let data = samples(&entry, 10).batch(5);
+    for device in found.into_iter().filter_map(|(name, device)| plimsoll_testing::group(name, device)) {
+        let fit = |device: Device, parallel: Parallel| {
+            let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2));
+            let history = trainer.device(device).parallel(parallel).fit(&data, Epochs(2)).unwrap();
+            history.into_iter().map(|epoch| epoch.loss).collect::<Vec<f64>>()
+        };
+        let one = fit(device.clone(), Parallel::Data);
+        for parallel in [Parallel::Data, Parallel::Shard, Parallel::Tensor] {
+            // What connects threads connects ranks on one card as well.
+            for found in on_ranks(2, |host| fit(device.with_ranks(host.ranks().unwrap().clone()), parallel)) {
+                for (a, b) in found.iter().zip(&one) {
+                    close(*a, *b, 1e-5, &format!("{parallel:?} on {}", device.name()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_exchanged_while_the_backward_pass_goes_on() {
+    let entry = entry("mlp").sized(|size| (size.width, size.depth, size.image) = (256, 6, 16));
+    let data = samples(&entry, SAMPLES).batch(24);
+    let planned = on_ranks(2, |device| {
+        let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2)).device(device);
+        trainer.plan(&data).unwrap().timeline().unwrap()
+    });
+    for step in planned {
+        // By exchange: what of the backward pass stands between it and the next wait.
+        let exchanges = step.instructions.iter().enumerate().filter(|(_, i)| i.op == "all_reduce");
+        let beside: Vec<usize> = exchanges
+            .map(|(at, _)| {
+                let until = step.instructions[at..].iter().take_while(|i| i.op != "await");
+                until.filter(|i| i.phase == plimsoll_run::record::Phase::Backward).count()
+            })
+            .collect();
+        let going_on = beside.iter().filter(|n| **n > 0).count();
+        // The first is the loss, which is waited for; behind the last there is nothing to go on beside.
+        assert!(beside.len() > 4 && 2 * going_on >= beside.len(), "{beside:?}");
     }
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 
 /// What a training came to: losses of steps, of epochs with metrics, and the weights as they were saved.
 #[derive(Debug, PartialEq)]
-struct Came {
-    losses: Vec<f64>,
+pub(super) struct Came {
+    pub(super) losses: Vec<f64>,
     epochs: Vec<(f64, Vec<(String, f64)>)>,
     weights: Vec<(String, Vec<u8>)>,
 }
@@ -34,7 +34,7 @@ fn saved(path: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Trains on ranks of threads; what the first one saw, and all saw alike.
-fn came(
+pub(super) fn came(
     ranks: usize,
     epochs: u64,
     data: &plimsoll_data::Dataset,
@@ -60,7 +60,7 @@ fn came(
     Came { losses, epochs, weights: saved(&folder.join("model.safetensors")) }
 }
 
-fn compare(found: &Came, one: &Came, within: f64, what: &str) {
+pub(super) fn compare(found: &Came, one: &Came, within: f64, what: &str) {
     assert_eq!(found.losses.len(), one.losses.len(), "{what}");
     for (step, (a, b)) in found.losses.iter().zip(&one.losses).enumerate() {
         close(*a, *b, within, &format!("{what}, step {step}"));
@@ -201,7 +201,7 @@ fn the_loss_scale_of_f16_is_that_of_one_rank_in_shards() {
     };
     let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
     assert!(one.2[0] > 0, "some steps are left out: {one:?}");
-    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters, Parallel::Tensor] {
         for found in on_ranks(3, |device| train(device, parallel)) {
             assert_eq!((&found.1, &found.2), (&one.1, &one.2), "{parallel:?}");
             for (a, b) in found.0.iter().zip(&one.0) {
@@ -226,7 +226,7 @@ fn gradients_of_several_steps_are_added_up_in_shards() {
     let train = |device: Device, parallel: Parallel| {
         let rank = device.rank();
         device.scope(|| {
-            let own = rank.shard(m);
+            let own = parallel.samples_of(rank).shard(m);
             let mut shape: Vec<usize> = input.shape[..].to_vec();
             shape[0] = own.len();
             let width = n / m;
@@ -250,7 +250,7 @@ fn gradients_of_several_steps_are_added_up_in_shards() {
         })
     };
     let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
-    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters, Parallel::Tensor] {
         for found in on_ranks(2, |device| train(device, parallel)) {
             for (step, (a, b)) in found.iter().zip(&one).enumerate() {
                 close(*a, *b, 1e-9, &format!("{parallel:?}, step {step}"));
@@ -274,7 +274,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
     };
     let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
     let whole = on_ranks(1, |device| {
-        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(5)).unwrap())
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(8)).unwrap())
     });
     let mut parts = Vec::new();
     let ways = [
@@ -282,6 +282,9 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         (1, Parallel::Parameters, 3),
         (2, Parallel::Parameters, 4),
         (2, Parallel::Shard, 5),
+        (2, Parallel::Tensor, 6),
+        (3, Parallel::Tensor, 7),
+        (1, Parallel::Data, 8),
     ];
     for (ranks, parallel, epochs) in ways {
         let found = on_ranks(ranks, |device| {
@@ -292,9 +295,9 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         assert!(found.iter().all(|losses| *losses == found[0]));
         parts.extend_from_slice(&found[0]);
     }
-    assert_eq!(parts.len(), 5);
+    assert_eq!(parts.len(), 8);
     for (a, b) in parts.iter().zip(&whole[0]) {
-        close(*a, *b, 1e-9, "parameters in shards on 3, 1 and 2 ranks");
+        close(*a, *b, 1e-9, "parameters in shards and parts on several numbers of ranks");
     }
 }
 
@@ -316,7 +319,7 @@ fn ranks_stop_early_where_one_would() {
     };
     let one = on_ranks(1, |device| train(device, Parallel::Data)).remove(0);
     assert!((2..200).contains(&one), "{one}");
-    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters] {
+    for parallel in [Parallel::Data, Parallel::Shard, Parallel::Parameters, Parallel::Tensor] {
         assert_eq!(on_ranks(3, |device| train(device, parallel)), [one; 3], "{parallel:?}");
     }
 }
