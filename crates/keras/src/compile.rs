@@ -402,6 +402,7 @@ impl Compiled {
             rank: plimsoll_graph::ops::Rank::ONLY,
             parallel: plimsoll_nn::Parallel::Data,
             sync_batch_norm: false,
+            stages: None,
         }
     }
 

@@ -6,8 +6,12 @@ mod layout;
 mod ranks;
 mod recipe;
 pub(crate) mod shards;
+mod stages;
+mod state_part;
 
 pub use recipe::{Clip, Parallel, Recipe};
+pub use stages::Stages;
+pub use state_part::StatePart;
 
 use std::sync::Arc;
 
@@ -23,7 +27,7 @@ use smallvec::SmallVec;
 use crate::error::refuse;
 use crate::{Model, Net, Param};
 use computation::Computation;
-use layout::{Layout, OF_RANKS, Share, Start};
+use layout::{Divided, Layout, OF_RANKS, Share, Start};
 
 /// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
 const LATER: Bytes = Bytes::mib(64);
@@ -78,15 +82,17 @@ pub struct Training {
     share: Option<Share>,
     /// Which rank it is.
     rank: Rank,
-    /// Which parts of the state are this rank's shards, and of what.
-    wholes: Vec<(usize, Type)>,
+    /// Which parts of the state ranks have of each other's.
+    wholes: Vec<Divided>,
+    /// The model cut into stages, where ranks have one each.
+    stages: Option<Arc<Stages>>,
 }
 
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::compile(model, recipe, params, values, seed)
     }
@@ -99,6 +105,7 @@ impl Training {
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
+        let recipe = staged(&model, recipe, &params)?;
         let held = params.iter().zip(values).map(|(param, value)| recipe.held(param, value));
         let values = held.collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, 0)
@@ -136,7 +143,7 @@ impl Training {
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
     #[track_caller]
     pub fn planner_of(&self, model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let more = if self.is_idle() { others(held).collect() } else { Vec::new() };
         let (options, types) = (recipe.options(), recipe.types());
@@ -148,7 +155,7 @@ impl Training {
     /// start as the model's layers say, from a seed. [`Training::begin`] makes a training of it.
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::unused(model, recipe, params, values)
     }
@@ -157,7 +164,7 @@ impl Training {
     /// memory that it takes to draw them.
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = zeros(&params, &recipe)?;
         Training::unused(model, recipe, params, values)
     }
@@ -200,11 +207,12 @@ impl Training {
         let scaled = model.layout.scale.is_some();
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
         let (rank, wholes) = (model.recipe.rank, model.layout.wholes.clone());
+        let stages = model.recipe.stages.clone();
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share, rank, wholes }
+        Training { step, params, rate, rates, n_metrics, scaled, normed, starts, share, rank, wholes, stages }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -239,7 +247,7 @@ impl Training {
         if !self.is_idle() {
             return Ok(());
         }
-        let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty == b.ty;
         if params.len() != self.params.len() || !params.iter().zip(&self.params).all(same) {
             return Err(refuse("begins to train another model than the one that was used"));
@@ -414,53 +422,59 @@ impl Training {
         self.step.set_state_bytes(part, at, bytes)
     }
 
-    /// As [`Training::state`], with the type that each part has on all ranks together: it differs where this rank has a shard of it.
-    pub fn whole_state(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
-        let whole = |at: usize| self.wholes.iter().find(|(own, _)| *own == at).map(|(_, whole)| whole);
+    /// As [`Training::state`], with what ranks have of each part.
+    pub fn whole_state(&self) -> impl Iterator<Item = StatePart<'_>> {
+        let divided = |at: usize| self.wholes.iter().find(|divided| divided.at == at);
         let all = self.step.names().iter().zip(self.step.state()).enumerate();
-        all.map(move |(at, ((name, _), own))| (name.as_str(), own, whole(at).unwrap_or(own.ty())))
-            .filter(|(name, ..)| !name.starts_with(OF_RANKS))
+        all.map(move |(at, ((name, _), own))| StatePart::new(name, own, divided(at)))
+            .filter(|part| !part.name.starts_with(OF_RANKS))
     }
 
-    /// Whether this rank has only its shard of some of the state.
+    /// Whether this rank has only its shard of some of the state, or its stage.
     pub fn is_sharded(&self) -> bool {
         !self.wholes.is_empty()
     }
 
-    /// Whether this rank has only its shards of some parameters: then [`Training::values`] has those, and whoever evaluates, predicts or saves does
-    /// it on all ranks at once.
+    /// Whether this rank has only its shards of some parameters, or those of its stage: then [`Training::values`] has those, and whoever evaluates,
+    /// predicts or saves does it on all ranks at once.
     pub fn has_sharded_parameters(&self) -> bool {
-        self.wholes.iter().any(|(at, _)| *at < self.params.len())
+        self.wholes.iter().any(|divided| divided.at < self.params.len())
+    }
+
+    /// Whether every rank is given a share of the batch ([`Training::set_share`]), and not all of it.
+    pub fn shares_batch(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// The model cut into stages, where ranks have one each.
+    pub fn stages(&self) -> Option<&Stages> {
+        self.stages.as_deref()
     }
 
     /// The parameters as [`Training::whole_state`] has them.
-    pub fn whole_parameters(&self) -> impl Iterator<Item = (&str, &Tensor, &Type)> {
+    pub fn whole_parameters(&self) -> impl Iterator<Item = StatePart<'_>> {
         self.whole_state().take(self.params.len())
     }
 
-    /// Which bytes of a part of the state that ranks have shards of are a rank's, the first ones of its shard.
-    pub fn bytes_of_rank(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
-        shards::own_bytes(whole, rank)
-    }
-
-    /// Sets one part of the state from the bytes of all of it, of which this rank may have a shard.
+    /// Sets one part of the state from the bytes of all of it, of which this rank may have a shard or nothing.
     #[track_caller]
     pub fn restore_whole(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let at = self.step.names().iter().position(|(known, _)| known == name);
-        let Some((at, whole)) = self.wholes.iter().find(|(own, _)| Some(*own) == at) else {
+        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
             return self.restore(name, bytes);
         };
+        let whole = &divided.whole;
         if bytes.len() != whole.bytes() {
             return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let mut own = bytes[shards::own_bytes(whole, self.rank)].to_vec();
-        own.resize(self.step.state()[*at].ty().bytes(), 0);
-        self.step.set_state(*at, &own)
+        let mut own = bytes[divided.bytes_of(self.rank)].to_vec();
+        own.resize(self.step.state()[divided.at].ty().bytes(), 0);
+        self.step.set_state(divided.at, &own)
     }
 
-    /// What a step exchanges with other ranks, in order: see [`Step::exchanges`].
+    /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.
     pub fn exchanges(&self) -> Vec<String> {
-        self.step.exchanges()
+        self.stages.as_ref().map_or_else(|| self.step.exchanges(), |stages| stages.said())
     }
 
     /// The number of trained elements.
@@ -523,9 +537,24 @@ impl Training {
     }
 }
 
+/// The parameters of a model, and the recipe with what it says of them.
+fn discovered(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<(Recipe, Vec<Param>)> {
+    let params = Net::discover_in(recipe.request.precision, &recipe.inputs, model)?;
+    Ok((staged(model, recipe, &params)?, params))
+}
+
+/// The recipe with the model cut into stages, where ranks have one each.
+fn staged(model: &(impl Model + ?Sized), recipe: Recipe, params: &[Param]) -> Result<Recipe> {
+    if !recipe.is_staged() {
+        return Ok(Recipe { stages: None, ..recipe });
+    }
+    let stages = Some(Arc::new(Stages::new(model, &recipe, params)?));
+    Ok(Recipe { stages, ..recipe })
+}
+
 /// What a step of a model will keep, and what it computes, before there is any of it.
 fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Computation<M>)> {
-    let params = Net::discover_in(recipe.request.precision, &recipe.inputs, &model)?;
+    let (recipe, params) = discovered(&model, recipe)?;
     let (layout, held) = Layout::new(&recipe, &params);
     Ok((specs(&recipe, &params, held), Computation { model, recipe, params, layout }))
 }
@@ -543,7 +572,11 @@ fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
 
 /// The parameters as layers say that they start, one after the other: of what ranks have shards of, no more than one is whole at a time.
 fn drawn(recipe: &Recipe, params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
-    params.iter().map(|p| recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?)).collect()
+    let drawn = |p: &Param| match recipe.is_elsewhere(p) {
+        true => Tensor::zeros(recipe.held_type(p)),
+        false => recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?),
+    };
+    params.iter().map(drawn).collect()
 }
 
 /// The parameters as a step holds them.

@@ -9,9 +9,9 @@ use plimsoll_device::Peers;
 use plimsoll_formats::Element;
 use plimsoll_formats::durable::{self, ChecksumError, Checksummed, FileSum};
 use plimsoll_formats::safetensors::{self, Reader, Spec, Tensor as Stored, Writer};
+use plimsoll_graph::Type;
 use plimsoll_graph::ops::Rank;
-use plimsoll_graph::{TensorOps, Type};
-use plimsoll_nn::Training;
+use plimsoll_nn::{StatePart, Training};
 use serde::{Deserialize, Serialize};
 
 use crate::best::BestEpoch;
@@ -318,9 +318,6 @@ struct Versioned {
 /// Tensors of a device are read through a buffer of this size.
 const STAGED_BYTES: usize = 1 << 16;
 
-/// A named tensor, and its type on all ranks together: another one where each has a shard.
-type Part<'a> = (&'a str, &'a plimsoll_run::Tensor, &'a Type);
-
 /// Hands this rank's shards of the state to the first rank, which writes them; all ranks are at the same place.
 pub(crate) fn hand_shards(training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<()> {
     match training.is_sharded() {
@@ -333,16 +330,16 @@ pub(crate) fn hand_shards(training: &Training, ranks: Option<&Arc<dyn Peers>>) -
 /// Writes named tensors as safetensors, without a copy of them. Where ranks have shards of them, all ranks call it, and pieces go from each to all.
 pub(crate) fn save_tensors<'a>(
     out: &mut impl std::io::Write,
-    tensors: impl Iterator<Item = Part<'a>>,
+    tensors: impl Iterator<Item = StatePart<'a>>,
     ranks: Option<&Arc<dyn Peers>>,
     path: &Path,
 ) -> Result<()> {
-    let tensors: Vec<Part<'_>> = tensors.collect();
-    let by_name: BTreeMap<&str, &Part<'_>> = tensors.iter().map(|part| (part.0, part)).collect();
-    let spec = |(name, _, whole): &Part<'_>| Spec {
-        name: name.to_string(),
-        element: Element::from(whole.dtype),
-        shape: whole.shape[..].to_vec(),
+    let tensors: Vec<StatePart<'_>> = tensors.collect();
+    let by_name: BTreeMap<&str, &StatePart<'_>> = tensors.iter().map(|part| (part.name, part)).collect();
+    let spec = |part: &StatePart<'_>| Spec {
+        name: part.name.to_string(),
+        element: Element::from(part.whole().dtype),
+        shape: part.whole().shape[..].to_vec(),
     };
     let version = env!("CARGO_PKG_VERSION");
     let metadata = BTreeMap::from([
@@ -353,15 +350,15 @@ pub(crate) fn save_tensors<'a>(
     let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| unwritten(path, e))?;
     let mut buffer = Vec::new();
     while let Some(next) = writer.next_tensor() {
-        let (_, tensor, whole) = by_name[next.name.as_str()];
-        let sharers = ranks.filter(|_| tensor.ty() != *whole);
+        let part = by_name[next.name.as_str()];
+        let sharers = ranks.filter(|_| part.is_divided());
         let own = sharers.map_or(Rank::ONLY, |ranks| ranks.rank());
         for rank in 0..own.ranks {
-            let bytes = Training::bytes_of_rank(whole, Rank { rank, ..own }).len();
+            let bytes = part.bytes_of(Rank { rank, ..own }).len();
             for start in (0..bytes).step_by(STAGED_BYTES) {
                 buffer.resize(STAGED_BYTES.min(bytes - start), 0);
                 if rank == own.rank {
-                    tensor.read_bytes(start, &mut buffer)?;
+                    part.own.read_bytes(start, &mut buffer)?;
                 }
                 if let Some(ranks) = sharers {
                     ranks.of_rank(rank, &mut buffer).map_err(crate::ranks::failed)?;
@@ -375,7 +372,7 @@ pub(crate) fn save_tensors<'a>(
 }
 
 /// The state of a training but for parameters whose values are those of a file and stay so.
-fn kept(training: &Training) -> impl Iterator<Item = Part<'_>> {
+fn kept(training: &Training) -> impl Iterator<Item = StatePart<'_>> {
     let is_given = |i: usize| training.params().get(i).is_some_and(plimsoll_nn::Param::is_given);
     training.whole_state().enumerate().filter(move |(i, _)| !is_given(*i)).map(|(_, part)| part)
 }
@@ -394,7 +391,7 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
     let given = training.params().iter().filter(|param| param.is_given()).count();
     let n = if all { usize::MAX } else { training.params().len() - given };
     let wanted: Vec<(String, Type)> =
-        kept(training).take(n).map(|(name, _, whole)| (name.to_string(), whole.clone())).collect();
+        kept(training).take(n).map(|part| (part.name.to_string(), part.whole().clone())).collect();
     for (name, ty) in &wanted {
         let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;
         if tensor.element != Element::from(ty.dtype) || tensor.shape[..] != ty.shape[..] {

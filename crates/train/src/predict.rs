@@ -120,7 +120,8 @@ impl Trainer {
 
     /// What all ranks found, each on its own samples.
     fn sum_over_ranks(&self, sum: f64, samples: u64, totals: &mut [Vec<f64>]) -> Result<(f64, u64)> {
-        if self.ranks()?.is_none() {
+        // Where ranks have stages, each has seen what all found.
+        if self.ranks()?.is_none() || self.rank_of_batch()?.ranks == 1 {
             return Ok((sum, samples));
         }
         // A rank without a sample does not know how many sums a metric has.

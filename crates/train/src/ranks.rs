@@ -8,7 +8,8 @@ use std::sync::Arc;
 use plimsoll_data::Dataset;
 use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
-use plimsoll_nn::Training;
+use plimsoll_graph::ops::Rank;
+use plimsoll_nn::{Parallel, Training};
 
 use crate::error::{Error, Result};
 use crate::program;
@@ -22,6 +23,14 @@ impl Trainer {
     /// The ranks that this one trains with; none where it trains alone.
     pub(crate) fn ranks(&self) -> Result<Option<Arc<dyn Peers>>> {
         Ok(self.on()?.ranks().filter(|peers| peers.rank().ranks > 1).cloned())
+    }
+
+    /// Which share of every batch is this rank's: all of it where ranks have stages of the model.
+    pub(crate) fn rank_of_batch(&self) -> Result<Rank> {
+        match self.parallel {
+            Parallel::Pipeline => Ok(Rank::ONLY),
+            _ => Ok(self.on()?.rank()),
+        }
     }
 
     /// Whether files are written here: by the first rank alone, since all have the same state.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::due::Due;
 use super::layout::Layout;
 use super::ranks::Shared;
+use super::stages::{Found, wide};
 use super::{Clip, Parallel, Recipe, shards};
 use crate::error::refuse;
 use crate::optim::{NormScale, clip_by_norm_over};
@@ -34,6 +35,9 @@ impl<M: Model + 'static> Computation<M> {
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
+        if let Some(stages) = &self.recipe.stages {
+            return stages.evaluate(self, pass);
+        }
         let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
         let outputs = self.model.forward(&mut self.net(pass), inputs)?;
         let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
@@ -42,9 +46,10 @@ impl<M: Model + 'static> Computation<M> {
     }
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
+        if let Some(stages) = &self.recipe.stages {
+            return stages.predict(self, pass);
+        }
         let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
-        // Numbers are given as f32, but for those that were asked for in f64.
-        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
         let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
@@ -53,8 +58,9 @@ impl<M: Model + 'static> Computation<M> {
         self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
     }
 
-    pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let Computation { model, recipe, params, layout } = self;
+    /// What a pass over this rank's samples finds.
+    fn found(&self, shared: Option<&Shared<'_>>, pass: &StepArgs<'_>) -> Result<Found> {
+        let Computation { model, recipe, layout, .. } = self;
         let state = pass.state;
         let (inputs, labels) = pass.inputs.split_at(recipe.inputs.len());
         let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
@@ -62,11 +68,10 @@ impl<M: Model + 'static> Computation<M> {
         for w in &wrt {
             tape.watch(w)?;
         }
-        let shared = Shared::of(recipe, layout, state);
-        let first = shared.as_ref().map(|shared| shared.first(pass.first)).transpose()?;
+        let first = shared.map(|shared| shared.first(pass.first)).transpose()?;
         let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
         let mut net = self.net_over(state, true).key(key);
-        if let Some(shared) = shared.as_ref().filter(|_| recipe.sync_batch_norm) {
+        if let Some(shared) = shared.filter(|_| recipe.sync_batch_norm) {
             net = net.synced(recipe.rank, shared.share());
         }
         let outputs = model.forward(&mut net, inputs)?;
@@ -74,13 +79,25 @@ impl<M: Model + 'static> Computation<M> {
         let totals = self.sums(&outputs, labels, &parts)?;
         // What is differentiated may be the sum of all ranks' losses, each by its share. The mean is exchanged before that, so that it is known before
         // anything is written.
-        let (target, mean) = match shared.as_ref().filter(|_| recipe.weighs_loss()) {
+        let (target, mean) = match shared.filter(|_| recipe.weighs_loss()) {
             Some(shared) => (shared.counted(&loss)?, Some(shared.mean(&loss)?)),
             None => (loss.clone(), None),
         };
-        let found = match &layout.scale {
+        let grads = match &layout.scale {
             None => tape.try_gradient(&target, &wrt)?,
             Some(scale) => scale.gradient(&tape, &target, &wrt, state)?,
+        };
+        Ok(Found { loss: mean.unwrap_or(loss), totals, grads, updates: net.updates() })
+    }
+
+    pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
+        let Computation { recipe, params, layout, .. } = self;
+        let state = pass.state;
+        let stages = recipe.stages.as_deref();
+        let shared = Shared::of(recipe, layout, state);
+        let Found { loss, totals, grads: found, updates } = match stages {
+            Some(stages) => stages.train(self, pass)?,
+            None => self.found(shared.as_ref(), pass)?,
         };
         // The parameters that move, with their slots and gradients.
         let (mut moved, mut grads) = (Vec::new(), Vec::new());
@@ -90,7 +107,7 @@ impl<M: Model + 'static> Computation<M> {
                     moved.push((i, slots));
                     grads.push(grad);
                 }
-                None if recipe.loss.leaves_out() => {}
+                None if recipe.loss.leaves_out() || recipe.is_elsewhere(&params[i]) => {}
                 None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
             }
         }
@@ -103,9 +120,11 @@ impl<M: Model + 'static> Computation<M> {
             )));
         }
         // From here on everything is of all ranks' samples, and the same on all of them, but for shards of gradients.
-        let (mut loss, mut updates) = (loss, net.updates());
+        let (mut loss, mut updates) = (loss, updates);
         if let Some(shared) = &shared {
-            loss = mean.map_or_else(|| shared.mean(&loss), Ok)?;
+            if !recipe.weighs_loss() {
+                loss = shared.mean(&loss)?;
+            }
             // What was gathered has come back as this rank's shard of the sum already.
             let left = moved.iter().enumerate().filter(|(_, (i, _))| !layout.gathered[*i]);
             let left: Vec<usize> = left.map(|(at, _)| at).collect();
@@ -121,11 +140,18 @@ impl<M: Model + 'static> Computation<M> {
         if let (Some(sharded), Some(own)) = (sharded, &finite) {
             finite = Some(sharded.all(own)?);
         }
+        if let (Some(stages), Some(own)) = (stages, &finite) {
+            finite = Some(stages.all(own)?);
+        }
         let due = match &layout.sums {
             None => None,
             Some(sums) => Some(Due::new(sums, &moved, &mut grads, layout, state, recipe.accumulate)?),
         };
-        let over_ranks = |own: Tensor| sharded.map_or(Ok(own.clone()), |sharded| sharded.sum(&own));
+        let over_ranks = |own: Tensor| match (stages, sharded) {
+            (Some(stages), _) => stages.sum(&own),
+            (None, Some(sharded)) => sharded.sum(&own),
+            (None, None) => Ok(own),
+        };
         let mut norm = None;
         match recipe.clip {
             None => {}
@@ -199,9 +225,10 @@ impl<M: Model + 'static> Computation<M> {
         // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
         outputs.extend(norm);
         // Last: an exchange reads the token of the one before it, and nothing that is no total is to depend on totals.
-        let totals = match &shared {
-            Some(shared) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
-            None => totals,
+        let totals = match (stages, &shared) {
+            (Some(stages), _) => stages.totals(&totals)?,
+            (None, Some(shared)) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
+            (None, None) => totals,
         };
         let next = Tensor::from_slice(&[0i64, 1], [2])?;
         new[layout.key] = state[layout.key].add(&next)?;

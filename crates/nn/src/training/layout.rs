@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use super::recipe::nothing_of;
 use super::{Recipe, shards};
 use crate::Param;
 use crate::scale::LossScale;
@@ -29,10 +30,21 @@ pub(super) struct Layout {
     pub(super) scale: Option<LossScale>,
     /// Where several ranks share a batch: which part of it is this rank's.
     pub(super) share: Option<Share>,
-    /// Which parts of the state are a rank's shards, and of what.
-    pub(super) wholes: Vec<(usize, Type)>,
+    /// Which parts of the state ranks have of each other's.
+    pub(super) wholes: Vec<Divided>,
     /// By parameter: whether a rank has its shard of it alone.
     pub(super) gathered: Arc<[bool]>,
+}
+
+/// A part of the state that no rank, or one alone, has all of.
+#[derive(Clone, Debug)]
+pub(super) struct Divided {
+    /// Where it is.
+    pub(super) at: usize,
+    /// Its type on all ranks together.
+    pub(super) whole: Type,
+    /// The rank that has all of it, and the others nothing; otherwise each has a shard.
+    pub(super) owner: Option<usize>,
 }
 
 /// Where gradients are added up until an update is due.
@@ -71,7 +83,16 @@ impl Layout {
         let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
         let gathered: Arc<[bool]> = params.iter().map(|param| recipe.gathers(param)).collect();
         let own = params.iter().enumerate().filter(|(i, _)| gathered[*i]);
-        let mut wholes: Vec<(usize, Type)> = own.map(|(i, param)| (i, param.ty.clone())).collect();
+        let mut wholes: Vec<Divided> =
+            own.map(|(i, param)| Divided { at: i, whole: param.ty.clone(), owner: None }).collect();
+        let owner = |i: usize| recipe.stages.as_ref().and_then(|stages| stages.owner(&params[i]));
+        wholes
+            .extend((0..n).filter_map(|i| {
+                Some(Divided { at: i, whole: params[i].ty.clone(), owner: Some(owner(i)?) })
+            }));
+        // What this rank has of what belongs to a parameter.
+        let here =
+            |i: usize, ty: &Type| if recipe.is_elsewhere(&params[i]) { nothing_of(ty) } else { ty.clone() };
         let (mut slots, mut first) = (Vec::new(), n);
         for &i in &trained {
             let mut end = first;
@@ -80,9 +101,12 @@ impl Layout {
                 let name = format!("{}.{}", params[i].name, slot.name);
                 // What is one number for a parameter is the same on all ranks.
                 if own.as_ref().is_some_and(|own| own.ty.shape == slot.ty.shape) {
-                    wholes.push((end, params[i].ty.with_dtype(slot.ty.dtype)));
+                    let whole = params[i].ty.with_dtype(slot.ty.dtype);
+                    wholes.push(Divided { at: end, whole, owner: None });
+                } else if let Some(owner) = owner(i) {
+                    wholes.push(Divided { at: end, whole: slot.ty.clone(), owner: Some(owner) });
                 }
-                end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
+                end = keep(name, here(i, &slot.ty), Start::Value(slot.init)) + 1;
             }
             slots.push(first..end);
             first = end;
@@ -103,11 +127,11 @@ impl Layout {
                     let (name, whole) = (format!("{}.gradients", params[i].name), params[i].ty.clone());
                     let own = match recipe.is_sharded() {
                         true => shards::of_type(&whole, recipe.rank),
-                        false => whole.clone(),
+                        false => here(i, &whole),
                     };
                     let at = keep(name, own, Start::Value(0.0));
-                    if recipe.is_sharded() {
-                        wholes.push((at, whole));
+                    if recipe.is_sharded() || owner(i).is_some() {
+                        wholes.push(Divided { at, whole, owner: owner(i) });
                     }
                     at
                 })
@@ -119,7 +143,7 @@ impl Layout {
             patience: recipe.optimizer.patience(),
         });
         let (ranks, first) = (recipe.rank.ranks, Type::new(DType::I64, [1]));
-        let share = (ranks > 1).then(|| Share {
+        let share = recipe.shares_batch().then(|| Share {
             of_batch: keep(
                 format!("{OF_RANKS}share"),
                 Type::new(DType::F64, []),

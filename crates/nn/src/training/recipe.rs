@@ -7,7 +7,7 @@ use plimsoll_graph::Type;
 use plimsoll_graph::ops::Rank;
 use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
-use super::shards;
+use super::{Stages, shards};
 use crate::{Loss, Measure, Optimizer, Param, softmax_cross_entropy};
 
 /// A bound on gradients.
@@ -21,7 +21,7 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
-/// How ranks share a training. Each has its share of every batch whatever the way.
+/// How ranks share a training. Each has its share of every batch, but for stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parallel {
     /// Every rank has all gradients and all of the optimizer's state.
@@ -32,6 +32,9 @@ pub enum Parallel {
     /// As `Shard`, and of parameters, too: those with several axes are gathered where they are used, dropped, and gathered again on the way
     /// back. Vectors (biases, scales of norms) are thousandths of a model, and each rank has all of them.
     Parameters,
+    /// Every rank has a stage of the model, with its parameters, gradients and optimizer state alone. All ranks are given the whole batch, which goes through the
+    /// stages in parts, one there and one back.
+    Pipeline,
 }
 
 impl Parallel {
@@ -41,6 +44,7 @@ impl Parallel {
             Parallel::Data => "data",
             Parallel::Shard => "shard",
             Parallel::Parameters => "parameters",
+            Parallel::Pipeline => "pipeline",
         }
     }
 }
@@ -82,6 +86,13 @@ pub struct Recipe {
     /// Whether batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes
     /// those of its own.
     pub sync_batch_norm: bool,
+    /// The model cut into stages, where ranks have one each: a training finds them, and whoever makes a recipe leaves them out.
+    pub stages: Option<Arc<Stages>>,
+}
+
+/// What a rank has of a value that another one has: as many bytes as there are in nothing.
+pub(super) fn nothing_of(whole: &Type) -> Type {
+    whole.with_shape([0])
 }
 
 impl Clip {
@@ -116,6 +127,7 @@ impl Recipe {
             rank: Rank::ONLY,
             parallel: Parallel::Data,
             sync_batch_norm: false,
+            stages: None,
         }
     }
 
@@ -126,7 +138,23 @@ impl Recipe {
 
     /// Whether ranks have shards of the optimizer's state.
     pub(super) fn is_sharded(&self) -> bool {
-        self.rank.ranks > 1 && self.parallel != Parallel::Data && self.optimizer.keeps_elements_apart()
+        let is_asked = matches!(self.parallel, Parallel::Shard | Parallel::Parameters);
+        self.rank.ranks > 1 && is_asked && self.optimizer.keeps_elements_apart()
+    }
+
+    /// Whether every rank has a stage of the model.
+    pub(super) fn is_staged(&self) -> bool {
+        self.rank.ranks > 1 && self.parallel == Parallel::Pipeline
+    }
+
+    /// Whether every rank is given a share of the batch.
+    pub(super) fn shares_batch(&self) -> bool {
+        self.rank.ranks > 1 && !self.is_staged()
+    }
+
+    /// Whether another rank has a parameter, and this one nothing of it.
+    pub(super) fn is_elsewhere(&self, param: &Param) -> bool {
+        self.stages.as_ref().is_some_and(|stages| stages.is_elsewhere(param))
     }
 
     /// Whether ranks have shards of a parameter's values, too.
@@ -139,11 +167,17 @@ impl Recipe {
 
     /// What a rank holds of a parameter's values: all, or its shard.
     pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
+        if self.is_elsewhere(param) {
+            return Tensor::zeros(nothing_of(&param.ty));
+        }
         if self.gathers(param) { shards::own(&value, self.rank) } else { Ok(value) }
     }
 
     /// The type of that.
     pub(super) fn held_type(&self, param: &Param) -> Type {
+        if self.is_elsewhere(param) {
+            return nothing_of(&param.ty);
+        }
         if self.gathers(param) { shards::of_type(&param.ty, self.rank) } else { param.ty.clone() }
     }
 
@@ -152,7 +186,7 @@ impl Recipe {
     pub(super) fn weighs_loss(&self) -> bool {
         let gathers = self.is_sharded() && self.parallel == Parallel::Parameters;
         let is_f16 = self.request.precision.needs_loss_scale();
-        self.rank.ranks > 1 && (self.sync_batch_norm || gathers || is_f16)
+        self.shares_batch() && (self.sync_batch_norm || gathers || is_f16)
     }
 
     /// The types of inputs and labels, as a step is given them.
@@ -166,20 +200,25 @@ impl Recipe {
 
     /// Whether the first axis of all that a step is given counts samples. That of a graph's edges, say, does not: such a step is not split,
     /// and takes one shape.
-    fn is_batched(&self) -> bool {
+    pub(super) fn is_batched(&self) -> bool {
         let mut firsts = self.inputs.iter().chain(&self.labels).map(|ty| ty.shape.first());
         firsts.next().is_none_or(|first| firsts.all(|other| other == first))
     }
 
     pub(super) fn options(&self) -> StepOptions {
+        let mut request = self.request.clone();
+        if self.is_staged() {
+            // Parts of the batch are in the step itself.
+            request.micro_batch = None;
+        }
         StepOptions {
-            request: self.request.clone(),
+            request,
             batched: self.is_batched(),
             reserved: self.reserved,
             host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.needs_loss_scale(),
-            shared: self.rank.ranks > 1,
+            shared: self.shares_batch(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),
         }

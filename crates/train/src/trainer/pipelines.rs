@@ -2,6 +2,7 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
+use plimsoll_graph::ops::Rank;
 use plimsoll_run::{Device, MemoryRequest, PlanFigures};
 
 use crate::error::Result;
@@ -25,13 +26,15 @@ pub(crate) struct Share {
 pub(crate) struct Pipelines<'a> {
     pub(crate) request: &'a MemoryRequest,
     pub(crate) device: Device,
+    /// Which rank's samples they give.
+    pub(crate) rank: Rank,
     pub(crate) validation: Option<&'a Dataset>,
     pub(crate) share: Share,
 }
 
 impl Pipelines<'_> {
     fn shared(&self, data: &Dataset) -> Dataset {
-        data.clone().shared(self.device.rank())
+        data.clone().shared(self.rank)
     }
 
     /// The data with the memory that its pipeline may take. The pipeline for validation runs while that for training

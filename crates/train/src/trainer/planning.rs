@@ -192,12 +192,7 @@ impl Trainer {
             let why = "8-bit state is for parameters in f32, and all of this model's are in f64; leave one of the two out";
             return Err(Error::Mismatch(why.into()));
         }
-        let puts_back = self.best.as_ref().is_some_and(|best| best.is_restored);
-        if puts_back && self.parallel == Parallel::Parameters && self.on()?.rank().ranks > 1 {
-            let why = "the weights of the best epoch cannot be put back where parameters are in shards (--restore-best); the checkpoint of that epoch \
-                       is kept without it (--best), or take --parallel shard";
-            return Err(Error::Mismatch(why.into()));
-        }
+        self.check_parallel()?;
         // What has fewer fields has no labels.
         let n_labels = if types.len() > self.n_labels { self.n_labels } else { 0 };
         let (inputs, labels) = types.split_at(types.len() - n_labels);
@@ -219,6 +214,7 @@ impl Trainer {
             rank: self.on()?.rank(),
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
+            stages: None,
         };
         self.with_host(recipe, data, share)
     }
@@ -230,7 +226,7 @@ impl Trainer {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
         let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
-        let ranks = self.on()?.rank().ranks;
+        let ranks = self.rank_of_batch()?.ranks;
         if batch < ranks {
             let why = format!(
                 "a batch of {batch} is shared by {ranks} ranks, and some would never have a sample; make the batch larger (--batch), or \
@@ -243,7 +239,7 @@ impl Trainer {
 
     /// Samples that a step is given of a batch of so many: at least one, which counts for nothing where none is this rank's own.
     fn rows(&self, batch: usize) -> Result<usize> {
-        Ok(self.on()?.rank().shard(batch).len().max(1))
+        Ok(self.rank_of_batch()?.shard(batch).len().max(1))
     }
 
     /// What the process takes beside the step and its pipelines: what somebody reserved, and room for the largest parameter where
@@ -278,7 +274,7 @@ impl Trainer {
 
     pub(crate) fn pipelines(&self, share: Share) -> Result<Pipelines<'_>> {
         let (request, validation) = (&self.request, self.validation.as_ref());
-        Ok(Pipelines { request, device: self.on()?, validation, share })
+        Ok(Pipelines { request, device: self.on()?, rank: self.rank_of_batch()?, validation, share })
     }
 
     /// The data with the memory that its pipeline may take.
@@ -472,6 +468,28 @@ impl Trainer {
     }
 
     /// Refuses settings with which every step would go wrong.
+    /// Refuses what needs all of a model on every rank where no rank has all of it.
+    fn check_parallel(&self) -> Result<()> {
+        let is_whole = matches!(self.parallel, Parallel::Data | Parallel::Shard);
+        if is_whole || self.on()?.rank().ranks == 1 {
+            return Ok(());
+        }
+        if self.best.as_ref().is_some_and(|best| best.is_restored) {
+            let why = "the weights of the best epoch cannot be put back where no rank has all parameters (--restore-best); the checkpoint of that epoch \
+                       is kept without it (--best), or take --parallel shard";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel == Parallel::Pipeline && (self.is_averaged || self.pruning.is_some()) {
+            let why = "averages of weights (--ema) and pruning (--prune) look at all of a model, of which every rank has a stage; take --parallel data";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel == Parallel::Pipeline && self.sync_batch_norm {
+            let why = "statistics are of the whole batch where ranks have stages, whose batch is not shared; leave --sync-batch-norm out";
+            return Err(Error::Mismatch(why.into()));
+        }
+        Ok(())
+    }
+
     fn check_settings(&self) -> Result<()> {
         check_rate(self.optimizer.rate(), None)?;
         let bound = match self.clip {

@@ -274,14 +274,16 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
     };
     let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
     let whole = on_ranks(1, |device| {
-        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(5)).unwrap())
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(7)).unwrap())
     });
     let mut parts = Vec::new();
     let ways = [
         (3, Parallel::Parameters, 2),
         (1, Parallel::Parameters, 3),
         (2, Parallel::Parameters, 4),
-        (2, Parallel::Shard, 5),
+        (2, Parallel::Pipeline, 5),
+        (2, Parallel::Shard, 6),
+        (2, Parallel::Pipeline, 7),
     ];
     for (ranks, parallel, epochs) in ways {
         let found = on_ranks(ranks, |device| {
@@ -292,7 +294,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         assert!(found.iter().all(|losses| *losses == found[0]));
         parts.extend_from_slice(&found[0]);
     }
-    assert_eq!(parts.len(), 5);
+    assert_eq!(parts.len(), 7);
     for (a, b) in parts.iter().zip(&whole[0]) {
         close(*a, *b, 1e-9, "parameters in shards on 3, 1 and 2 ranks");
     }
