@@ -71,8 +71,11 @@ pub(crate) fn call(exchange: &Exchange, x: &Type) -> Call {
         ExchangeKind::ScatterSum => Kind::ReduceScatter(Reduce::Sum),
         ExchangeKind::Gather(_) => Kind::AllGather,
         ExchangeKind::From(root) => Kind::Broadcast { root },
+        ExchangeKind::Send(to) => Kind::Send { to },
+        ExchangeKind::Receive(from, _) => Kind::Receive { from },
     };
-    Call { kind, dtype: x.dtype, len: exchange.len(x) }
+    let dtype = if let ExchangeKind::Receive(_, y) = &exchange.kind { y.dtype } else { x.dtype };
+    Call { kind, dtype, len: exchange.len(x) }
 }
 
 /// An error between ranks as the fault of an op.

@@ -6,8 +6,10 @@ mod layout;
 mod ranks;
 mod recipe;
 pub(crate) mod shards;
+mod stages;
 
 pub use recipe::{Clip, Parallel, Recipe};
+pub use stages::Stages;
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use smallvec::SmallVec;
 use crate::error::refuse;
 use crate::{Model, Net, Param, Pieces};
 use computation::Computation;
-use layout::{Layout, OF_RANKS, Share, Start, Whole};
+use layout::{Divided, Layout, OF_RANKS, Share, Start};
 
 /// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
 const LATER: Bytes = Bytes::mib(64);
@@ -78,17 +80,19 @@ pub struct Training {
     share: Option<Share>,
     /// Which rank it is.
     rank: Rank,
-    /// Which parts of the state are this rank's shards, and of what.
-    wholes: Vec<(usize, Whole)>,
+    /// Which parts of the state ranks have of each other's.
+    wholes: Vec<Divided>,
     /// What ranks have of each other's.
     parallel: Parallel,
+    /// The model cut into stages, where ranks have one each.
+    stages: Option<Arc<Stages>>,
 }
 
 impl Training {
     /// Traces and compiles; parameters start as the model's layers say, from a seed.
     #[track_caller]
     pub fn new(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let (recipe, params) = discovered(recipe, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::compile(model, recipe, params, values, seed)
     }
@@ -101,7 +105,7 @@ impl Training {
         params: Vec<Param>,
         values: Vec<Tensor>,
     ) -> Result<Training> {
-        let recipe = recipe.parted(&model, &params)?;
+        let recipe = arranged(&model, recipe, &params)?;
         let held = params.iter().zip(values).map(|(param, value)| recipe.held(param, value));
         let values = held.collect::<Result<Vec<Tensor>>>()?;
         Training::compile(model, recipe, params, values, 0)
@@ -139,7 +143,7 @@ impl Training {
     /// As [`Training::planner`], for the same model with another recipe: what is there of its state is counted once.
     #[track_caller]
     pub fn planner_of(&self, model: impl Model + 'static, recipe: Recipe) -> Result<StepPlanner> {
-        let (recipe, params) = discovered(recipe, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let (layout, held) = Layout::new(&recipe, &params);
         let more = if self.is_idle() { others(held).collect() } else { Vec::new() };
         let (options, types) = (recipe.options(), recipe.types());
@@ -151,7 +155,7 @@ impl Training {
     /// start as the model's layers say, from a seed. [`Training::begin`] makes a training of it.
     #[track_caller]
     pub fn idle(model: impl Model + 'static, recipe: Recipe, seed: u64) -> Result<Training> {
-        let (recipe, params) = discovered(recipe, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = drawn(&recipe, &params, seed)?;
         Training::unused(model, recipe, params, values)
     }
@@ -160,7 +164,7 @@ impl Training {
     /// memory that it takes to draw them.
     #[track_caller]
     pub fn blank(model: impl Model + 'static, recipe: Recipe) -> Result<Training> {
-        let (recipe, params) = discovered(recipe, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let values = zeros(&params, &recipe)?;
         Training::unused(model, recipe, params, values)
     }
@@ -204,6 +208,7 @@ impl Training {
         let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
         let (rank, parallel, wholes) =
             (model.recipe.rank, model.recipe.parallel, model.layout.wholes.clone());
+        let stages = model.recipe.stages.clone();
         let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
@@ -221,6 +226,7 @@ impl Training {
             rank,
             wholes,
             parallel,
+            stages,
         }
     }
 
@@ -256,7 +262,7 @@ impl Training {
         if !self.is_idle() {
             return Ok(());
         }
-        let (recipe, params) = discovered(recipe, &model)?;
+        let (recipe, params) = discovered(&model, recipe)?;
         let same = |(a, b): (&Param, &Param)| a.name == b.name && a.ty == b.ty;
         let held = |(param, value): (&Param, &Tensor)| recipe.held_type(param) == *value.ty();
         let is_same = params.len() == self.params.len() && params.iter().zip(&self.params).all(same);
@@ -436,43 +442,52 @@ impl Training {
         let part = self.step.names().iter().position(|(known, _)| known == name);
         let part =
             part.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
-        let Some((_, whole)) = self.wholes.iter().find(|(own, _)| *own == part) else {
+        let Some(divided) = self.wholes.iter().find(|divided| divided.at == part) else {
             return self.step.set_state_bytes(part, at, bytes);
         };
-        for (of_whole, of_part) in
-            whole.pieces(self.rank.ranks).own_within(self.rank.rank, at..at + bytes.len())
-        {
+        let pieces = divided.pieces(self.rank.ranks);
+        for (of_whole, of_part) in pieces.own_within(self.rank.rank, at..at + bytes.len()) {
             let own = &bytes[of_whole.start - at..of_whole.end - at];
             self.step.set_state_bytes(part, of_part, own)?;
         }
         Ok(())
     }
 
-    /// As [`Training::state`], with what each part is of on all ranks together: it differs where this rank has a shard of it.
+    /// As [`Training::state`], with what each part is of on all ranks together: it differs where this rank has a part of it, or nothing.
     pub fn whole_state(&self) -> impl Iterator<Item = OfRanks<'_>> {
-        let whole = |at: usize| self.wholes.iter().find(|(own, _)| *own == at).map(|(_, whole)| whole);
+        let divided = |at: usize| self.wholes.iter().find(|divided| divided.at == at);
         let all = self.step.names().iter().zip(self.step.state()).enumerate();
         all.map(move |(at, ((name, _), own))| {
-            let whole = whole(at);
+            let divided = divided(at);
             OfRanks {
                 name,
                 own,
-                whole: whole.map_or(own.ty(), |whole| &whole.ty),
-                pieces: whole.map(|whole| whole.pieces(self.rank.ranks)),
+                whole: divided.map_or(own.ty(), |divided| &divided.whole),
+                pieces: divided.map(|divided| divided.pieces(self.rank.ranks)),
             }
         })
         .filter(|part| !part.name.starts_with(OF_RANKS))
     }
 
-    /// Whether this rank has only its shard of some of the state.
+    /// Whether this rank has only its shard of some of the state, or its stage.
     pub fn is_sharded(&self) -> bool {
         !self.wholes.is_empty()
     }
 
-    /// Whether this rank has only its shards of some parameters: then [`Training::values`] has those, and whoever evaluates, predicts or saves does
-    /// it on all ranks at once.
+    /// Whether this rank has only its shards of some parameters, or those of its stage: then [`Training::values`] has those, and whoever evaluates,
+    /// predicts or saves does it on all ranks at once.
     pub fn has_sharded_parameters(&self) -> bool {
-        self.wholes.iter().any(|(at, _)| *at < self.params.len())
+        self.wholes.iter().any(|divided| divided.at < self.params.len())
+    }
+
+    /// Whether every rank is given a share of the batch ([`Training::set_share`]), and not all of it.
+    pub fn shares_batch(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// The model cut into stages, where ranks have one each.
+    pub fn stages(&self) -> Option<&Stages> {
+        self.stages.as_deref()
     }
 
     /// The parameters as [`Training::whole_state`] has them.
@@ -480,23 +495,25 @@ impl Training {
         self.whole_state().take(self.params.len())
     }
 
-    /// Sets one part of the state from the bytes of all of it, of which this rank may have a shard.
+    /// Sets one part of the state from the bytes of all of it, of which this rank may have a part or nothing.
     #[track_caller]
     pub fn restore_whole(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let at = self.step.names().iter().position(|(known, _)| known == name);
-        let Some((at, whole)) = self.wholes.iter().find(|(own, _)| Some(*own) == at) else {
+        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
             return self.restore(name, bytes);
         };
-        if bytes.len() != whole.ty.bytes() {
-            return Err(refuse(format!("restores {name}, {}, from {} bytes", whole.ty, bytes.len())));
+        let whole = &divided.whole;
+        if bytes.len() != whole.bytes() {
+            return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let own = whole.pieces(self.rank.ranks).part(self.rank.rank, bytes);
-        self.step.set_state(*at, &own)
+        let mut own = divided.pieces(self.rank.ranks).part(self.rank.rank, bytes);
+        own.truncate(self.step.state()[divided.at].ty().bytes());
+        self.step.set_state(divided.at, &own)
     }
 
-    /// What a step exchanges with other ranks, in order: see [`Step::exchanges`].
+    /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.
     pub fn exchanges(&self) -> Vec<String> {
-        self.step.exchanges()
+        self.stages.as_ref().map_or_else(|| self.step.exchanges(), |stages| stages.said())
     }
 
     /// The number of trained elements.
@@ -571,15 +588,25 @@ pub struct OfRanks<'a> {
     pub pieces: Option<Pieces>,
 }
 
-/// The parameters of a model, and the recipe with what ranks have parts of.
-fn discovered(recipe: Recipe, model: &impl Model) -> Result<(Recipe, Vec<Param>)> {
+/// The parameters of a model, and the recipe with what it says of them.
+fn discovered(model: &impl Model, recipe: Recipe) -> Result<(Recipe, Vec<Param>)> {
     let params = Net::discover_in(recipe.request.precision, &recipe.inputs, model)?;
-    Ok((recipe.parted(model, &params)?, params))
+    Ok((arranged(model, recipe, &params)?, params))
+}
+
+/// The recipe with what ranks have of the model: parts of its weights, or stages of it.
+fn arranged(model: &impl Model, recipe: Recipe, params: &[Param]) -> Result<Recipe> {
+    let recipe = recipe.parted(model, params)?;
+    if !recipe.is_staged() {
+        return Ok(Recipe { stages: None, ..recipe });
+    }
+    let stages = Some(Arc::new(Stages::new(model, &recipe, params)?));
+    Ok(Recipe { stages, ..recipe })
 }
 
 /// What a step of a model will keep, and what it computes, before there is any of it.
 fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Computation<M>)> {
-    let (recipe, params) = discovered(recipe, &model)?;
+    let (recipe, params) = discovered(&model, recipe)?;
     let (layout, held) = Layout::new(&recipe, &params);
     Ok((specs(&recipe, &params, held), Computation { model, recipe, params, layout }))
 }
@@ -597,7 +624,11 @@ fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
 
 /// The parameters as layers say that they start, one after the other: of what ranks have shards of, no more than one is whole at a time.
 fn drawn(recipe: &Recipe, params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
-    params.iter().map(|p| recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?)).collect()
+    let drawn = |p: &Param| match recipe.is_elsewhere(p) {
+        true => Tensor::zeros(recipe.held_type(p)),
+        false => recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?),
+    };
+    params.iter().map(drawn).collect()
 }
 
 /// The parameters as a step holds them.

@@ -57,5 +57,7 @@ pub use plimsoll_record as record;
 pub use plimsoll_record::Kind;
 pub use request::{MemoryRequest, Precision};
 pub use scope::{asked_at, asked_from, named, on_device};
-pub use tensor::{HostUploader, OpCall, OpProfile, Sketch, Tape, Tensor, cond, profile, scan, while_loop};
+pub use tensor::{
+    HostUploader, OpCall, OpProfile, Sketch, Tape, Tensor, cond, profile, pull_back, scan, while_loop,
+};
 pub use trace::{StateSpec, StepArgs, StepFn, StepOptions, StepResult};

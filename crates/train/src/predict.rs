@@ -120,7 +120,7 @@ impl Trainer {
 
     /// What all ranks found, each on its own samples.
     fn sum_over_ranks(&self, sum: f64, samples: u64, totals: &mut [Vec<f64>]) -> Result<(f64, u64)> {
-        // Where each has all samples, all found the same.
+        // Where each has all samples, or a stage of what is done with them, all found the same.
         if self.samples_of()?.ranks == 1 {
             return Ok((sum, samples));
         }

@@ -25,7 +25,7 @@ impl Trainer {
         Ok(self.on()?.ranks().filter(|peers| peers.rank().ranks > 1).cloned())
     }
 
-    /// Which samples of a batch this rank is given, as one of so many: all of them where ranks have parts of the weights.
+    /// Which samples of a batch this rank is given, as one of so many: all of them where ranks have parts of the weights or stages of the model.
     pub(crate) fn samples_of(&self) -> Result<Rank> {
         Ok(self.parallel.samples_of(self.on()?.rank()))
     }

@@ -74,6 +74,10 @@ fn compare(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame, at_on
         if counts && !same_numbers(node, &two.nodes()[i]) {
             return Splits::Not(format!("{} depends on the size of the batch ({})", name(node), node.site));
         }
+        // Its parts are in the step already.
+        if matches!(&node.op, Op::Exchange(exchange) if exchange.is_between_two()) {
+            return Splits::Not(format!("{} goes from stage to stage in parts of its own", name(node)));
+        }
         // What all ranks have of each other's says nothing of this one's samples.
         if node.op.is_exchange() && at_once && !parts.once[i] {
             continue;

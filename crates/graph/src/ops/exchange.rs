@@ -1,4 +1,4 @@
-//! Values of several ranks that become each other's: all-reduce, reduce-scatter, all-gather, and one rank's values for all.
+//! Values of several ranks that become each other's: all-reduce, reduce-scatter, all-gather, one rank's values for all, and for one.
 //!
 //! Every rank runs the same exchanges in the same order, or none gets on. So that no planner can put them in another, each reads a token
 //! that the one before it makes: a value without bytes. [`Trace::push`](crate::Trace::push) hands it on.
@@ -27,6 +27,10 @@ pub enum ExchangeKind {
     Gather(Shape),
     /// Every rank has the values of this one.
     From(usize),
+    /// This rank alone has the values: it receives them, at its own place in the order.
+    Send(usize),
+    /// The values, of this type, are this rank's, which sends them.
+    Receive(usize, Type),
 }
 
 /// A rank among others.
@@ -71,8 +75,14 @@ impl Exchange {
     pub fn len(&self, x: &Type) -> usize {
         match &self.kind {
             ExchangeKind::Gather(shape) => shape.elements(),
+            ExchangeKind::Receive(_, y) => y.elements(),
             _ => x.elements(),
         }
+    }
+
+    /// Whether two ranks alone make it, one of which sends and the other receives.
+    pub fn is_between_two(&self) -> bool {
+        matches!(self.kind, ExchangeKind::Send(_) | ExchangeKind::Receive(..))
     }
 }
 
@@ -85,6 +95,8 @@ impl Rule for Exchange {
             ExchangeKind::ScatterSum => "reduce_scatter",
             ExchangeKind::Gather(_) => "all_gather",
             ExchangeKind::From(_) => "of_rank",
+            ExchangeKind::Send(_) => "send",
+            ExchangeKind::Receive(..) => "receive",
         }
     }
 
@@ -123,6 +135,16 @@ impl Rule for Exchange {
                 return Err(format!("there is no rank {root} among {ranks}; they count from 0"));
             }
             ExchangeKind::From(_) => (*x).clone(),
+            ExchangeKind::Send(other) | ExchangeKind::Receive(other, _)
+                if *other >= ranks || *other == rank =>
+            {
+                return Err(format!("rank {rank} of {ranks} exchanges nothing with rank {other}"));
+            }
+            ExchangeKind::Send(_) => Exchange::token(),
+            ExchangeKind::Receive(..) if **x != Exchange::token() => {
+                return Err(format!("what is received is made of nothing, and not of {x}"));
+            }
+            ExchangeKind::Receive(_, y) => y.clone(),
         };
         Ok(smallvec![y, Exchange::token()])
     }
@@ -131,7 +153,7 @@ impl Rule for Exchange {
     fn in_place(&self) -> smallvec::SmallVec<[(usize, usize); 2]> {
         match self.kind {
             ExchangeKind::Sum | ExchangeKind::Max | ExchangeKind::From(_) => smallvec![(0, 0)],
-            ExchangeKind::ScatterSum | ExchangeKind::Gather(_) => smallvec![],
+            _ => smallvec![],
         }
     }
 
@@ -139,7 +161,7 @@ impl Rule for Exchange {
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
         let adds = match self.kind {
             ExchangeKind::Sum | ExchangeKind::Max | ExchangeKind::ScatterSum => self.of.ranks - 1,
-            ExchangeKind::Gather(_) | ExchangeKind::From(_) => 0,
+            _ => 0,
         };
         let x = inputs.first().map_or(0, |x| x.elements());
         Cost { flops: (x * adds) as f64 / self.of.ranks as f64, bytes: traffic(inputs, outputs) }
@@ -156,6 +178,11 @@ impl Rule for Exchange {
                 return Err(
                     at.no_gradient("the largest of all ranks' values has none; reduce them by their sum")
                 );
+            }
+            ExchangeKind::Send(_) | ExchangeKind::Receive(..) => {
+                return Err(at.no_gradient(
+                    "what one rank sends another comes back where that one sends it; say so where the step is traced",
+                ));
             }
             ExchangeKind::From(_) => {
                 return Err(at.no_gradient(
@@ -187,6 +214,8 @@ impl Rule for Exchange {
                 let at = |i: usize| x.data.get(i).or(x.data.last()).copied().unwrap_or(0.0);
                 (0..self.of.ranks).flat_map(of).map(at).collect()
             }
+            // Nobody is there to send or to receive.
+            ExchangeKind::Send(_) | ExchangeKind::Receive(..) => vec![0.0; shape.elements()],
         };
         vec![Array::new(shape.clone(), data), Array::new([0], Vec::new())]
     }
@@ -272,6 +301,25 @@ pub trait ExchangeOps: TensorOps {
     fn of_rank(&self, of: Rank, root: usize) -> Result<Self, Self::Error> {
         exchanged(self, Exchange { kind: ExchangeKind::From(root), of, is_total: false, anew: false })
     }
+
+    /// Sends these values to a rank, which receives them ([`ExchangeOps::received`]) at its place in the order: nothing comes out here. They have no
+    /// gradient.
+    ///
+    /// All messages between ranks stand in one order, in which each rank does its own: then none waits for one that waits for it.
+    #[track_caller]
+    fn send_to(&self, of: Rank, to: usize) -> Result<Self, Self::Error> {
+        exchanged(self, Exchange { kind: ExchangeKind::Send(to), of, is_total: false, anew: false })
+    }
+
+    /// Values of a type that a rank sends. Of this tensor nothing is read.
+    #[track_caller]
+    fn received(&self, of: Rank, from: usize, ty: Type) -> Result<Self, Self::Error> {
+        let nothing = self.full_like(Exchange::token(), 0.0)?;
+        exchanged(
+            &nothing,
+            Exchange { kind: ExchangeKind::Receive(from, ty), of, is_total: false, anew: false },
+        )
+    }
 }
 
 impl<T: TensorOps> ExchangeOps for T {}
@@ -326,6 +374,21 @@ mod tests {
         assert!(op.infer(&[&x(1)]).unwrap_err().contains("no rank 2"));
         let op = sum(Rank::ONLY);
         assert!(op.infer(&[&x(1), &x(1)]).unwrap_err().contains("token"));
+    }
+
+    #[test]
+    fn what_two_ranks_exchange_has_the_senders_type_and_a_place_in_the_order() {
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::F32, [4]));
+        let (of, other) = (Rank { rank: 0, ranks: 2 }, Type::new(DType::BF16, [2, 3]));
+        x.send_to(of, 1).unwrap();
+        let y = x.received(of, 1, other.clone()).unwrap();
+        assert_eq!(*y.ty(), other);
+        let graph = crate::passes::optimize(&trace.finish(&[&y]).unwrap()).unwrap();
+        let names: Vec<&str> = graph.nodes().iter().map(|node| node.op.name()).collect();
+        // What is sent is sent although nobody here reads what comes of it.
+        assert_eq!(names.iter().filter(|name| **name == "send").count(), 1, "{graph}");
+        assert!(x.send_to(of, 0).is_err() && x.received(of, 2, other).is_err());
     }
 
     #[test]

@@ -7,9 +7,10 @@ use super::rewrite::Rewrite;
 use crate::error::Result;
 use crate::graph::{Graph, Phase};
 use crate::op::Op;
-use crate::ops::ExchangeKind;
+use crate::ops::{Exchange, ExchangeKind};
 
-/// Moves exchanges between several ranks, with what only they wait for, to where their values are complete. Gathered parameters stay where they are asked for.
+/// Moves exchanges between several ranks, with what only they wait for, to where their values are complete. Gathered parameters stay where they are asked for,
+/// and messages between two ranks where they stand: what is received early lies there long.
 pub fn exchange_early(graph: &Graph) -> Result<Graph> {
     let exchange = |i: usize| match &graph.nodes()[i].op {
         Op::Exchange(exchange) if exchange.of.ranks > 1 => Some(exchange),
@@ -19,7 +20,10 @@ pub fn exchange_early(graph: &Graph) -> Result<Graph> {
     if exchanges.is_empty() {
         return Ok(graph.clone());
     }
-    let stays = |i: usize| exchange(i).is_some_and(|e| e.anew && matches!(e.kind, ExchangeKind::Gather(_)));
+    let stays = |i: usize| {
+        let is_asked = |e: &Exchange| e.anew && matches!(e.kind, ExchangeKind::Gather(_));
+        exchange(i).is_some_and(|e| is_asked(e) || e.is_between_two())
+    };
     let mut order = Order { graph, is_done: vec![false; graph.nodes().len()], all: Vec::new() };
     let mut next = exchanges.iter().copied().peekable();
     // Until this node is done, nothing is gained by looking at the next exchange again.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::due::Due;
 use super::layout::Layout;
 use super::ranks::Shared;
+use super::stages::{Found, wide};
 use super::{Clip, Parallel, Recipe};
 use crate::error::refuse;
 use crate::optim::{NormScale, added, clip_by_norm_over};
@@ -35,11 +36,17 @@ impl<M: Model + 'static> Computation<M> {
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let Found { loss, totals, .. } = self.found(pass.state, pass.inputs, None, |net| net)?;
+        if let Some(stages) = &self.recipe.stages {
+            return stages.evaluate(self, pass);
+        }
+        let Computed { loss, totals, .. } = self.computed(pass.state, pass.inputs, None, |net| net)?;
         Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
     }
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
+        if let Some(stages) = &self.recipe.stages {
+            return stages.predict(self, pass);
+        }
         let outputs = match self.recipe.is_parted() {
             false => self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?.to_vec(),
             true => {
@@ -51,20 +58,18 @@ impl<M: Model + 'static> Computation<M> {
                 .0
             }
         };
-        // Numbers are given as f32, but for those that were asked for in f64.
-        let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
         let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
         Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
     }
 
     /// What the model, the loss and the metrics come to, in training where there is a key. Where ranks have parts of the weights, with this rank's.
-    fn found(
+    fn computed(
         &self,
         state: &[Tensor],
         batch: &[Tensor],
         key: Option<&Tensor>,
         set: impl Fn(Net) -> Net,
-    ) -> Result<Found> {
+    ) -> Result<Computed> {
         let n = self.recipe.inputs.len();
         let compute = |state: &[Tensor], batch: &[Tensor], key: Option<&Tensor>| {
             let (inputs, labels) = batch.split_at(n);
@@ -76,7 +81,7 @@ impl<M: Model + 'static> Computation<M> {
             let outputs = self.model.forward(&mut net, inputs)?;
             let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
             let totals = self.sums(&outputs, labels, &parts)?;
-            Ok(Found { loss, totals, updates: net.updates() })
+            Ok(Computed { loss, totals, updates: net.updates() })
         };
         if !self.recipe.is_parted() {
             return compute(state, batch, key);
@@ -94,7 +99,7 @@ impl<M: Model + 'static> Computation<M> {
         let Some(loss) = tensors.next() else { return Err(refuse("has no loss")) };
         let totals = tensors.by_ref().take(self.recipe.metrics.len()).collect();
         let updates = updated.into_iter().map(|is_new| if is_new { tensors.next() } else { None }).collect();
-        Ok(Found { loss, totals, updates })
+        Ok(Computed { loss, totals, updates })
     }
 
     /// What is computed over whole values, by a rank that has parts of the weights.
@@ -113,33 +118,51 @@ impl<M: Model + 'static> Computation<M> {
         self.recipe.metrics.iter().map(|measure| measure.sums(outputs, labels, parts)).collect()
     }
 
-    pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let Computation { recipe, params, layout, .. } = self;
+    /// What a pass over this rank's samples finds.
+    fn found(&self, shared: Option<&Shared<'_>>, pass: &StepArgs<'_>) -> Result<Found> {
+        let Computation { recipe, layout, .. } = self;
         let state = pass.state;
         let wrt: Vec<&Tensor> = layout.trained.iter().map(|&i| &state[i]).collect();
         let tape = Tape::new();
         for w in &wrt {
             tape.watch(w)?;
         }
-        let shared = Shared::of(recipe, layout, state);
-        let first = shared.as_ref().map(|shared| shared.first(pass.first)).transpose()?;
+        let first = shared.map(|shared| shared.first(pass.first)).transpose()?;
         let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
         // Where all ranks have the same samples, statistics are of all of them anyway.
-        let synced = shared.as_ref().filter(|_| recipe.sync_batch_norm && !recipe.is_parted());
-        let Found { loss, totals, mut updates } =
-            self.found(state, pass.inputs, Some(&key), |net| match synced {
+        let synced = shared.filter(|_| recipe.sync_batch_norm && !recipe.is_parted());
+        let Computed { loss, totals, updates } =
+            self.computed(state, pass.inputs, Some(&key), |net| match synced {
                 Some(shared) => net.synced(recipe.rank, shared.share()),
                 None => net,
             })?;
         // What is differentiated may be the sum of all ranks' losses, each by its share. The mean is exchanged before that, so that it is known before
         // anything is written.
-        let (target, mean) = match shared.as_ref().filter(|_| recipe.weighs_loss()) {
+        let (target, mean) = match shared.filter(|_| recipe.weighs_loss()) {
             Some(shared) => (shared.counted(&loss)?, Some(shared.mean(&loss)?)),
             None => (loss.clone(), None),
         };
-        let found = match &layout.scale {
+        let grads = match &layout.scale {
             None => tape.try_gradient(&target, &wrt)?,
             Some(scale) => scale.gradient(&tape, &target, &wrt, state)?,
+        };
+        Ok(Found { loss: mean.unwrap_or(loss), totals, grads, updates })
+    }
+
+    /// Of squares where this rank has no gradients.
+    fn zero(&self) -> Result<Tensor> {
+        let is_wide = self.layout.trained.iter().any(|&i| self.params[i].ty.dtype == DType::F64);
+        Tensor::zeros(Type::new(if is_wide { DType::F64 } else { DType::F32 }, []))
+    }
+
+    pub(super) fn train(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
+        let Computation { recipe, params, layout, .. } = self;
+        let state = pass.state;
+        let stages = recipe.stages.as_deref();
+        let shared = Shared::of(recipe, layout, state);
+        let Found { loss, totals, grads: found, updates } = match stages {
+            Some(stages) => stages.train(self, pass)?,
+            None => self.found(shared.as_ref(), pass)?,
         };
         // The parameters that move, with their slots and gradients.
         let (mut moved, mut grads) = (Vec::new(), Vec::new());
@@ -149,7 +172,7 @@ impl<M: Model + 'static> Computation<M> {
                     moved.push((i, slots));
                     grads.push(grad);
                 }
-                None if recipe.loss.leaves_out() => {}
+                None if recipe.loss.leaves_out() || recipe.is_elsewhere(&params[i]) => {}
                 None => return Err(refuse(format!("has a loss that does not depend on {}", params[i].name))),
             }
         }
@@ -164,10 +187,12 @@ impl<M: Model + 'static> Computation<M> {
             )));
         }
         // From here on everything is of all ranks' samples, and the same on all of them, but for shards of gradients.
-        let mut loss = loss;
+        let (mut loss, mut updates) = (loss, updates);
         let is_part = |i: usize| recipe.parts.of(&params[i]).is_some();
         if let Some(shared) = &shared {
-            loss = mean.map_or_else(|| shared.mean(&loss), Ok)?;
+            if !recipe.weighs_loss() {
+                loss = shared.mean(&loss)?;
+            }
             // What was gathered has come back as this rank's shard of the sum already, and of what a rank has a part of, nobody else has a gradient.
             let left = moved.iter().enumerate().filter(|(_, (i, _))| !layout.gathered[*i] && !is_part(*i));
             let left: Vec<usize> = left.map(|(at, _)| at).collect();
@@ -185,12 +210,18 @@ impl<M: Model + 'static> Computation<M> {
         if let (Some(shared), Some(own)) = (sharded.or(parted), &finite) {
             finite = Some(shared.all(own)?);
         }
+        if let (Some(stages), Some(own)) = (stages, &finite) {
+            finite = Some(stages.all(own)?);
+        }
         let due = match &layout.sums {
             None => None,
             Some(sums) => Some(Due::new(sums, &moved, &mut grads, layout, state, recipe.accumulate)?),
         };
         // What all ranks have counts once.
         let over_ranks = |own: Vec<Tensor>| {
+            if let Some(stages) = stages {
+                return stages.sum(&added(own)?.map_or_else(|| self.zero(), Ok)?).map(Some);
+            }
             let are_own = moved.iter().map(|(i, _)| sharded.is_some() || is_part(*i));
             let (apart, alike): (Vec<_>, Vec<_>) =
                 own.into_iter().zip(are_own).partition(|(_, is_own)| *is_own);
@@ -276,9 +307,10 @@ impl<M: Model + 'static> Computation<M> {
         // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
         outputs.extend(norm);
         // Last: an exchange reads the token of the one before it, and nothing that is no total is to depend on totals.
-        let totals = match shared.as_ref().filter(|_| parted.is_none()) {
-            Some(shared) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
-            None => totals,
+        let totals = match (stages, shared.as_ref().filter(|_| parted.is_none())) {
+            (Some(stages), _) => stages.totals(&totals)?,
+            (None, Some(shared)) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
+            (None, None) => totals,
         };
         let next = Tensor::from_slice(&[0i64, 1], [2])?;
         new[layout.key] = state[layout.key].add(&next)?;
@@ -287,7 +319,7 @@ impl<M: Model + 'static> Computation<M> {
 }
 
 /// What a model comes to on a batch.
-struct Found {
+struct Computed {
     loss: Tensor,
     totals: Vec<Tensor>,
     updates: Vec<Option<Tensor>>,

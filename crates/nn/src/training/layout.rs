@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
+use super::recipe::nothing_of;
 use super::{Recipe, shards};
 use crate::Param;
 use crate::parts::{Cut, Pieces};
@@ -30,26 +31,45 @@ pub(super) struct Layout {
     pub(super) scale: Option<LossScale>,
     /// Where several ranks share a batch: which part of it is this rank's.
     pub(super) share: Option<Share>,
-    /// Which parts of the state are a rank's shards, and of what.
-    pub(super) wholes: Vec<(usize, Whole)>,
+    /// Which parts of the state ranks have of each other's.
+    pub(super) wholes: Vec<Divided>,
     /// By parameter: whether a rank has its shard of it alone.
     pub(super) gathered: Arc<[bool]>,
 }
 
-/// What a rank's part of the state is a part of.
+/// A part of the state that no rank, or one alone, has all of.
 #[derive(Clone, Debug)]
-pub(super) struct Whole {
-    pub(super) ty: Type,
-    /// How it is cut; a shard of its elements one after the other where it is not.
-    pub(super) cut: Option<Cut>,
+pub(super) struct Divided {
+    /// Where it is.
+    pub(super) at: usize,
+    /// Its type on all ranks together.
+    pub(super) whole: Type,
+    /// What each rank has of it.
+    pub(super) among: Among,
 }
 
-impl Whole {
+/// What ranks have of a part of the state.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Among {
+    /// Each has a shard of its elements, one after the other.
+    Shards,
+    /// Each has a part along an axis.
+    Parts(Cut),
+    /// One has all of it, and the others nothing.
+    Owner(usize),
+}
+
+impl Divided {
     /// How the parts of all ranks lie in it.
     pub(super) fn pieces(&self, ranks: usize) -> Pieces {
-        match self.cut {
-            Some(cut) => cut.pieces(&self.ty, ranks),
-            None => shards::pieces_of(&self.ty, ranks),
+        match self.among {
+            Among::Shards => shards::pieces_of(&self.whole, ranks),
+            Among::Parts(cut) => cut.pieces(&self.whole, ranks),
+            Among::Owner(owner) => {
+                let bytes = self.whole.bytes();
+                let own = (0..ranks).map(|rank| if rank == owner { bytes } else { 0 });
+                Pieces { units: 1, stride: bytes, own: own.collect() }
+            }
         }
     }
 }
@@ -89,10 +109,20 @@ impl Layout {
         };
         let trained: Vec<usize> = (0..n).filter(|&i| params[i].trained).collect();
         let gathered: Arc<[bool]> = params.iter().map(|param| recipe.gathers(param)).collect();
-        let own =
-            params.iter().enumerate().filter(|(i, param)| gathered[*i] || recipe.parts.of(param).is_some());
-        let mut wholes: Vec<(usize, Whole)> =
-            own.map(|(i, param)| (i, Whole { ty: param.ty.clone(), cut: recipe.parts.of(param) })).collect();
+        // What ranks have of what belongs to a parameter, where not all have all of it.
+        let among = |i: usize| match (recipe.parts.of(&params[i]), &recipe.stages) {
+            (Some(cut), _) => Some(Among::Parts(cut)),
+            (None, Some(stages)) => stages.owner(&params[i]).map(Among::Owner),
+            (None, None) => None,
+        };
+        let held = |i: usize| among(i).or(gathered[i].then_some(Among::Shards));
+        let held =
+            (0..n).filter_map(|i| Some(Divided { at: i, whole: params[i].ty.clone(), among: held(i)? }));
+        let mut wholes: Vec<Divided> = held.collect();
+        let updated = |i: usize| among(i).or(recipe.is_sharded().then_some(Among::Shards));
+        // What this rank has of what belongs to a parameter.
+        let here =
+            |i: usize, ty: &Type| if recipe.is_elsewhere(&params[i]) { nothing_of(ty) } else { ty.clone() };
         let (mut slots, mut first) = (Vec::new(), n);
         for &i in &trained {
             let mut end = first;
@@ -101,10 +131,12 @@ impl Layout {
                 let name = format!("{}.{}", params[i].name, slot.name);
                 // What is one number for a parameter is the same on all ranks.
                 if own.as_ref().is_some_and(|own| own.ty.shape == slot.ty.shape) {
-                    let ty = params[i].ty.with_dtype(slot.ty.dtype);
-                    wholes.push((end, Whole { ty, cut: recipe.parts.of(&params[i]) }));
+                    let whole = params[i].ty.with_dtype(slot.ty.dtype);
+                    wholes.extend(updated(i).map(|among| Divided { at: end, whole, among }));
+                } else if let Some(among @ Among::Owner(_)) = updated(i) {
+                    wholes.push(Divided { at: end, whole: slot.ty.clone(), among });
                 }
-                end = keep(name, slot.ty, Start::Value(slot.init)) + 1;
+                end = keep(name, here(i, &slot.ty), Start::Value(slot.init)) + 1;
             }
             slots.push(first..end);
             first = end;
@@ -123,11 +155,10 @@ impl Layout {
                 .iter()
                 .map(|&i| {
                     let (name, whole) = (format!("{}.gradients", params[i].name), params[i].ty.clone());
-                    let own = recipe.updated(&params[i]);
-                    let ty = own.as_ref().map_or(&whole, |own| &own.ty).clone();
-                    let at = keep(name, ty, Start::Value(0.0));
-                    if own.is_some() {
-                        wholes.push((at, Whole { ty: whole, cut: recipe.parts.of(&params[i]) }));
+                    let own = recipe.updated(&params[i]).map_or_else(|| here(i, &whole), |own| own.ty);
+                    let at = keep(name, own, Start::Value(0.0));
+                    if let Some(among) = updated(i) {
+                        wholes.push(Divided { at, whole, among });
                     }
                     at
                 })
@@ -139,7 +170,8 @@ impl Layout {
             patience: recipe.optimizer.patience(),
         });
         let (ranks, first) = (recipe.rank.ranks, Type::new(DType::I64, [1]));
-        let share = (ranks > 1).then(|| Share {
+        // Where all have the same samples, each counts for its share of them.
+        let share = (ranks > 1 && !recipe.is_staged()).then(|| Share {
             of_batch: keep(
                 format!("{OF_RANKS}share"),
                 Type::new(DType::F64, []),

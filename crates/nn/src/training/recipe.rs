@@ -7,7 +7,7 @@ use plimsoll_graph::Type;
 use plimsoll_graph::ops::Rank;
 use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
-use super::shards;
+use super::{Stages, shards};
 use crate::parts::{Parts, Sketched};
 use crate::{Loss, Measure, Model, Net, Optimizer, Param, softmax_cross_entropy};
 
@@ -22,7 +22,7 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
-/// How ranks share a training. Each has its share of every batch, but with `Tensor`.
+/// How ranks share a training. Each has its share of every batch, but with `Tensor` and `Pipeline`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parallel {
     /// Every rank has all gradients and all of the optimizer's state.
@@ -36,6 +36,9 @@ pub enum Parallel {
     /// Every rank has parts of the weights and computes with these alone: columns of one dense layer and rows of the next, some of the heads of attention,
     /// some of the words of a table and of the classes of a loss. The rest is whole on all of them, and all have the same samples.
     Tensor,
+    /// Every rank has a stage of the model, with its parameters, gradients and optimizer state alone. All ranks are given the whole batch, which goes through the
+    /// stages in parts, one there and one back.
+    Pipeline,
 }
 
 impl Parallel {
@@ -46,12 +49,13 @@ impl Parallel {
             Parallel::Shard => "shard",
             Parallel::Parameters => "parameters",
             Parallel::Tensor => "tensor",
+            Parallel::Pipeline => "pipeline",
         }
     }
 
     /// Which samples of a batch a rank has: its share of them, or all.
     pub fn samples_of(self, rank: Rank) -> Rank {
-        if self == Parallel::Tensor { Rank::ONLY } else { rank }
+        if matches!(self, Parallel::Tensor | Parallel::Pipeline) { Rank::ONLY } else { rank }
     }
 }
 
@@ -94,6 +98,13 @@ pub struct Recipe {
     pub sync_batch_norm: bool,
     /// Which parameters ranks have parts of ([`Parallel::Tensor`]): found in the model when a training is made of it.
     pub parts: Parts,
+    /// The model cut into stages, where ranks have one each: a training finds them, and whoever makes a recipe leaves them out.
+    pub stages: Option<Arc<Stages>>,
+}
+
+/// What a rank has of a value that another one has: as many bytes as there are in nothing.
+pub(super) fn nothing_of(whole: &Type) -> Type {
+    whole.with_shape([0])
 }
 
 impl Clip {
@@ -129,6 +140,7 @@ impl Recipe {
             parallel: Parallel::Data,
             sync_batch_norm: false,
             parts: Parts::default(),
+            stages: None,
         }
     }
 
@@ -167,6 +179,21 @@ impl Recipe {
         Ok(self)
     }
 
+    /// Whether every rank has a stage of the model.
+    pub(super) fn is_staged(&self) -> bool {
+        self.rank.ranks > 1 && self.parallel == Parallel::Pipeline
+    }
+
+    /// Whether every rank is given a share of the batch.
+    pub(super) fn shares_batch(&self) -> bool {
+        self.parallel.samples_of(self.rank).ranks > 1
+    }
+
+    /// Whether another rank has a parameter, and this one nothing of it.
+    pub(super) fn is_elsewhere(&self, param: &Param) -> bool {
+        self.stages.as_ref().is_some_and(|stages| stages.is_elsewhere(param))
+    }
+
     /// Whether ranks have shards of a parameter's values, too.
     pub(super) fn gathers(&self, param: &Param) -> bool {
         self.is_sharded()
@@ -186,6 +213,7 @@ impl Recipe {
     /// What a rank holds of a parameter's values: all, its part or its shard.
     pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
         match self.parts.of(param) {
+            _ if self.is_elsewhere(param) => Tensor::zeros(nothing_of(&param.ty)),
             Some(cut) => cut.own(&value, self.rank),
             None if self.gathers(param) => shards::own(&value, self.rank),
             None => Ok(value),
@@ -195,6 +223,7 @@ impl Recipe {
     /// The type of that.
     pub(super) fn held_type(&self, param: &Param) -> Type {
         match self.parts.of(param) {
+            _ if self.is_elsewhere(param) => nothing_of(&param.ty),
             Some(cut) => cut.of_type(&param.ty, self.rank.ranks),
             None if self.gathers(param) => shards::of_type(&param.ty, self.rank),
             None => param.ty.clone(),
@@ -206,7 +235,7 @@ impl Recipe {
     pub(super) fn weighs_loss(&self) -> bool {
         let gathers = self.is_sharded() && self.parallel == Parallel::Parameters;
         let is_f16 = self.request.precision.needs_loss_scale();
-        self.rank.ranks > 1 && (self.sync_batch_norm || gathers || is_f16 || self.is_parted())
+        self.is_parted() || (self.shares_batch() && (self.sync_batch_norm || gathers || is_f16))
     }
 
     /// The types of inputs and labels, as a step is given them.
@@ -220,20 +249,25 @@ impl Recipe {
 
     /// Whether the first axis of all that a step is given counts samples. That of a graph's edges, say, does not: such a step is not split,
     /// and takes one shape.
-    fn is_batched(&self) -> bool {
+    pub(super) fn is_batched(&self) -> bool {
         let mut firsts = self.inputs.iter().chain(&self.labels).map(|ty| ty.shape.first());
         firsts.next().is_none_or(|first| firsts.all(|other| other == first))
     }
 
     pub(super) fn options(&self) -> StepOptions {
+        let mut request = self.request.clone();
+        if self.is_staged() {
+            // Parts of the batch are in the step itself.
+            request.micro_batch = None;
+        }
         StepOptions {
-            request: self.request.clone(),
+            request,
             batched: self.is_batched(),
             reserved: self.reserved,
             host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.needs_loss_scale(),
-            shared: self.rank.ranks > 1 && !self.is_parted(),
+            shared: self.shares_batch(),
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),
         }

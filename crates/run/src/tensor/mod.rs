@@ -16,7 +16,7 @@ pub(crate) use host::element;
 pub(crate) use profile::timed;
 pub use profile::{OpCall, OpProfile, profile};
 pub use sketch::Sketch;
-pub use tape::Tape;
+pub use tape::{Tape, pull_back};
 pub(crate) use tracing::Tracing;
 pub use uploader::HostUploader;
 

@@ -195,6 +195,28 @@ impl Tape {
     }
 }
 
+/// Inside a traced function: what becomes of gradients of targets, each beside its target, on the way back to tensors; none where no target depends on one. Where a
+/// gradient comes from elsewhere, from another rank say.
+///
+/// # Errors
+/// A target is not traced, or a gradient not of its target's type.
+#[track_caller]
+pub fn pull_back(targets: &[(&Tensor, &Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>> {
+    let site = Site::here();
+    let Some((first, _)) = targets.first() else { return Ok(vec![None; wrt.len()]) };
+    let Some(tracing) = first.tracing() else {
+        return Err(GraphError::ForeignValue { op: "gradient", site }.into());
+    };
+    let lift = |tensor: &Tensor| tracing.lift(tensor, "gradient", site);
+    let both = |(target, grad): &(&Tensor, &Tensor)| Ok((lift(target)?, lift(grad)?));
+    let targets = targets.iter().map(both).collect::<Result<Vec<(Sym, Sym)>>>()?;
+    let targets: Vec<(&Sym, Option<&Sym>)> =
+        targets.iter().map(|(target, grad)| (target, Some(grad))).collect();
+    let wrt = wrt.iter().map(|tensor| lift(tensor)).collect::<Result<Vec<Sym>>>()?;
+    let grads = gradients(&targets, &wrt.iter().collect::<Vec<_>>(), site)?;
+    Ok(grads.into_iter().map(|grad| grad.map(|sym| Tensor::traced(sym, tracing))).collect())
+}
+
 /// For each value the last node from `first` on that reads it, `usize::MAX` for the wanted ones, `None` for those that
 /// nothing wanted needs.
 fn last_uses(graph: &Graph, first: usize, wanted: &[ValueId]) -> Vec<Option<usize>> {

@@ -95,7 +95,7 @@ impl Trainer {
                 self.callbacks.iter_mut().try_for_each(|callback| callback.on_notice(&notice))?;
             }
             training.set_rate(rate)?;
-            if device.rank().ranks > 1 {
+            if training.shares_batch() {
                 training.set_share(share.first, share.samples, share.whole)?;
             }
             let (inputs, mut next) = self.staging.both(fields, &device);

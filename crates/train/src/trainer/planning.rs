@@ -192,13 +192,7 @@ impl Trainer {
             let why = "8-bit state is for parameters in f32, and all of this model's are in f64; leave one of the two out";
             return Err(Error::Mismatch(why.into()));
         }
-        let puts_back = self.best.as_ref().is_some_and(|best| best.is_restored);
-        let is_apart = matches!(self.parallel, Parallel::Parameters | Parallel::Tensor);
-        if puts_back && is_apart && self.on()?.rank().ranks > 1 {
-            let why = "the weights of the best epoch cannot be put back where ranks have parts of parameters (--restore-best); the checkpoint of that epoch \
-                       is kept without it (--best), or take --parallel shard";
-            return Err(Error::Mismatch(why.into()));
-        }
+        self.check_parallel()?;
         // What has fewer fields has no labels.
         let n_labels = if types.len() > self.n_labels { self.n_labels } else { 0 };
         let (inputs, labels) = types.split_at(types.len() - n_labels);
@@ -221,6 +215,7 @@ impl Trainer {
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
             parts: Parts::default(),
+            stages: None,
         };
         self.with_host(recipe, data, share)
     }
@@ -474,6 +469,28 @@ impl Trainer {
     }
 
     /// Refuses settings with which every step would go wrong.
+    /// Refuses what needs all of a model on every rank where no rank has all of it.
+    fn check_parallel(&self) -> Result<()> {
+        let is_whole = matches!(self.parallel, Parallel::Data | Parallel::Shard);
+        if is_whole || self.on()?.rank().ranks == 1 {
+            return Ok(());
+        }
+        if self.best.as_ref().is_some_and(|best| best.is_restored) {
+            let why = "the weights of the best epoch cannot be put back where no rank has all parameters (--restore-best); the checkpoint of that epoch \
+                       is kept without it (--best), or take --parallel shard";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel == Parallel::Pipeline && (self.is_averaged || self.pruning.is_some()) {
+            let why = "averages of weights (--ema) and pruning (--prune) look at all of a model, of which every rank has a stage; take --parallel data";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel == Parallel::Pipeline && self.sync_batch_norm {
+            let why = "statistics are of the whole batch where ranks have stages, whose batch is not shared; leave --sync-batch-norm out";
+            return Err(Error::Mismatch(why.into()));
+        }
+        Ok(())
+    }
+
     fn check_settings(&self) -> Result<()> {
         check_rate(self.optimizer.rate(), None)?;
         let bound = match self.clip {

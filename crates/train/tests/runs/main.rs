@@ -16,6 +16,7 @@ mod paths;
 mod pruning;
 mod ranks;
 mod shards;
+mod stages;
 mod stop;
 mod wide;
 

@@ -99,10 +99,10 @@ pub(super) fn samples(entry: &zoo::Entry, n: u64) -> Dataset {
 
 /// What a rank saw: losses of steps, epochs as text, weights.
 #[derive(Debug, PartialEq)]
-struct Seen {
-    losses: Vec<f64>,
-    epochs: Vec<(f64, Vec<(String, f64)>)>,
-    weights: Vec<Vec<u8>>,
+pub(super) struct Seen {
+    pub(super) losses: Vec<f64>,
+    pub(super) epochs: Vec<(f64, Vec<(String, f64)>)>,
+    pub(super) weights: Vec<Vec<u8>>,
     traffic: RankTraffic,
 }
 
@@ -115,7 +115,7 @@ fn train(
     train_by(Parallel::Data, device, model, data, precision)
 }
 
-fn train_by(
+pub(super) fn train_by(
     parallel: Parallel,
     device: Device,
     model: impl plimsoll_nn::Model + 'static,
@@ -145,8 +145,16 @@ pub(super) fn close(a: f64, b: f64, within: f64, what: &str) {
     assert!((a - b).abs() <= within * (1.0 + b.abs()), "{what}: {a} and {b}");
 }
 
-/// Holds what ranks saw against what one did.
+/// Holds what ranks saw against what one did, whose weights all of them have.
 fn compare(found: &[Seen], one: &Seen, within: f64, what: &str) {
+    compare_losses(found, one, within, what);
+    for seen in found {
+        assert_eq!(seen.weights, found[0].weights, "{what}: the same bits on all ranks");
+    }
+}
+
+/// Holds the losses and metrics that ranks saw against those of one.
+pub(super) fn compare_losses(found: &[Seen], one: &Seen, within: f64, what: &str) {
     for (rank, seen) in found.iter().enumerate() {
         let what = format!("{what}, rank {rank} of {}", found.len());
         assert_eq!(seen.losses.len(), one.losses.len(), "{what}");
@@ -161,7 +169,6 @@ fn compare(found: &[Seen], one: &Seen, within: f64, what: &str) {
             }
         }
         assert_eq!(seen.losses, found[0].losses, "{what}: the same bits on all ranks");
-        assert_eq!(seen.weights, found[0].weights, "{what}: the same bits on all ranks");
     }
 }
 

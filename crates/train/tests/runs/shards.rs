@@ -274,7 +274,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
     };
     let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
     let whole = on_ranks(1, |device| {
-        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(8)).unwrap())
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(10)).unwrap())
     });
     let mut parts = Vec::new();
     let ways = [
@@ -284,7 +284,9 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         (2, Parallel::Shard, 5),
         (2, Parallel::Tensor, 6),
         (3, Parallel::Tensor, 7),
-        (1, Parallel::Data, 8),
+        (2, Parallel::Pipeline, 8),
+        (1, Parallel::Data, 9),
+        (2, Parallel::Pipeline, 10),
     ];
     for (ranks, parallel, epochs) in ways {
         let found = on_ranks(ranks, |device| {
@@ -295,7 +297,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         assert!(found.iter().all(|losses| *losses == found[0]));
         parts.extend_from_slice(&found[0]);
     }
-    assert_eq!(parts.len(), 8);
+    assert_eq!(parts.len(), 10);
     for (a, b) in parts.iter().zip(&whole[0]) {
         close(*a, *b, 1e-9, "parameters in shards and parts on several numbers of ranks");
     }
