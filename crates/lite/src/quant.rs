@@ -50,6 +50,31 @@ impl Scale {
     }
 }
 
+/// How bytes are made of numbers that are of a result's scale already.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rounding {
+    /// The least and the most, less the zero point.
+    pub low: f32,
+    pub high: f32,
+    pub zero: i32,
+}
+
+impl Rounding {
+    /// Within `low..=high`, of a result whose zero is that byte.
+    pub fn new(low: i32, high: i32, zero: i32) -> Self {
+        Self { low: (low - zero) as f32, high: (high.max(low) - zero) as f32, zero }
+    }
+
+    /// The nearest byte, halves to even, as vector instructions round.
+    #[inline(always)]
+    pub fn byte(self, value: f32) -> u8 {
+        // At this size floats are whole numbers, so that a sum is rounded to one.
+        const WHOLE: f32 = 12_582_912.0;
+        let value = value.max(self.low).min(self.high) + WHOLE;
+        (value.to_bits().wrapping_sub(WHOLE.to_bits()) as i32 + self.zero) as i8 as u8
+    }
+}
+
 /// How a tensor's bytes are numbers: `scale * (byte - zero)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {

@@ -6,7 +6,7 @@ use super::{Call, byte_range};
 use crate::bytes::{b, chunks, chunks_mut, f, i, s};
 use crate::error::{Error, Result};
 use crate::model::Operand;
-use crate::quant::Scale;
+use crate::quant::{Rounding, Scale};
 use crate::schema::{Code, Type};
 use crate::tensor::MAX_RANK;
 
@@ -14,10 +14,11 @@ use crate::tensor::MAX_RANK;
 #[derive(Debug)]
 pub struct Binary {
     code: Code,
-    dims: [usize; MAX_RANK],
     strides: [[isize; MAX_RANK]; 2],
-    /// Whether both operands have the result's shape.
-    plain: bool,
+    /// The dimensions before those that are gone through at once, how many elements those are, and how each operand goes on there.
+    outer: [usize; MAX_RANK],
+    run: usize,
+    steps: [usize; 2],
     numbers: Numbers,
 }
 
@@ -28,18 +29,14 @@ enum Numbers {
     Bytes(Bytes),
 }
 
-/// How bytes are brought to one scale, computed with, and brought to the result's.
-#[derive(Debug)]
+/// What bytes are multiplied with to be numbers of the result's scale, what is added, and how bytes are made of those.
+#[derive(Clone, Copy, Debug)]
 struct Bytes {
-    zeros: [i32; 3],
-    in_scales: [Scale; 2],
-    out_scale: Scale,
-    low: i32,
-    high: i32,
+    factors: [f32; 2],
+    offset: f32,
+    zeros: [i32; 2],
+    rounding: Rounding,
 }
-
-/// By so many bits sums are finer than their operands.
-const FINER: i32 = 20;
 
 /// Checks a function of two operands.
 pub fn prepare(call: &Call<'_, '_>) -> Result<Binary> {
@@ -69,23 +66,26 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Binary> {
             }
             let (a, c, to) = (call.affine(x)?, call.affine(y)?, call.affine(out)?);
             let (low, high) = byte_range(range, to);
-            let scale = |real: f64| call.some(Scale::new(real), "its scales are too far apart");
             let mut bytes = Bytes {
-                zeros: [a.zero, c.zero, to.zero],
-                in_scales: [Scale::default(); 2],
-                out_scale: Scale::default(),
-                low,
-                high,
+                factors: [0.0; 2],
+                offset: 0.0,
+                zeros: [a.zero, c.zero],
+                rounding: Rounding::new(low, high, to.zero),
+            };
+            let factor = |real: f64| {
+                call.ensure(Scale::new(real).is_some(), "its scales are too far apart").map(|()| real)
             };
             match code {
                 Code::Add | Code::Sub => {
-                    let twice = 2.0 * f64::from(a.scale.max(c.scale));
-                    bytes.in_scales =
-                        [scale(f64::from(a.scale) / twice)?, scale(f64::from(c.scale) / twice)?];
-                    bytes.out_scale = scale(twice / (f64::from(1 << FINER) * f64::from(to.scale)))?;
+                    let of_x = factor(f64::from(a.scale) / f64::from(to.scale))?;
+                    let of_y = factor(f64::from(c.scale) / f64::from(to.scale))?;
+                    let of_y = if code == Code::Sub { -of_y } else { of_y };
+                    bytes.factors = [of_x as f32, of_y as f32];
+                    bytes.offset = -(of_x * f64::from(a.zero) + of_y * f64::from(c.zero)) as f32;
                 }
                 Code::Mul => {
-                    bytes.out_scale = scale(f64::from(a.scale) * f64::from(c.scale) / f64::from(to.scale))?;
+                    let real = f64::from(a.scale) * f64::from(c.scale) / f64::from(to.scale);
+                    bytes.factors[0] = factor(real)? as f32;
                 }
                 _ => {
                     call.same_quantization(x, out)?;
@@ -96,11 +96,12 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Binary> {
         }
         _ => return call.refuse("its type is none of float32, int32 and int8"),
     };
-    let plain = x.shape.count() == out.shape.count() && y.shape.count() == out.shape.count();
-    Ok(Binary { code, dims, strides, plain, numbers })
+    let (run, steps, outer) = runs(&dims, &strides);
+    Ok(Binary { code, strides, outer, run, steps, numbers })
 }
 
 /// Computes the function of all elements.
+#[inline(always)]
 pub fn run(binary: &Binary, out: &mut [u8], x: Operand<'_>, y: Operand<'_>) -> Result<()> {
     match &binary.numbers {
         Numbers::Floats(low, high) => {
@@ -139,15 +140,18 @@ pub fn run(binary: &Binary, out: &mut [u8], x: Operand<'_>, y: Operand<'_>) -> R
     }
 }
 
+#[inline(always)]
 fn run_bytes(binary: &Binary, bytes: &Bytes, out: &mut [u8], x: Operand<'_>, y: Operand<'_>) -> Result<()> {
-    let Bytes { zeros, in_scales, out_scale, low, high } = bytes;
-    let finish =
-        |value: i32| [b(out_scale.apply(value).saturating_add(zeros[2]).clamp(*low, (*high).max(*low)))];
-    let part = |byte: [u8; 1], which: usize| in_scales[which].apply((s(byte[0]) - zeros[which]) << FINER);
+    let Bytes { factors: [of_x, of_y], offset, zeros, rounding } = *bytes;
+    let number = |byte: [u8; 1]| s(byte[0]) as f32;
     match binary.code {
-        Code::Add => each::<1>(binary, out, x, y, |x, y| finish(part(x, 0).wrapping_add(part(y, 1)))),
-        Code::Sub => each::<1>(binary, out, x, y, |x, y| finish(part(x, 0).wrapping_sub(part(y, 1)))),
-        Code::Mul => each::<1>(binary, out, x, y, |x, y| finish((s(x[0]) - zeros[0]) * (s(y[0]) - zeros[1]))),
+        // Of a difference the second factor is negative.
+        Code::Add | Code::Sub => {
+            each::<1>(binary, out, x, y, |x, y| [rounding.byte(number(x) * of_x + number(y) * of_y + offset)])
+        }
+        Code::Mul => each::<1>(binary, out, x, y, |x, y| {
+            [rounding.byte(((s(x[0]) - zeros[0]) * (s(y[0]) - zeros[1])) as f32 * of_x)]
+        }),
         Code::Maximum => each::<1>(binary, out, x, y, |x, y| [b(s(x[0]).max(s(y[0])))]),
         _ => each::<1>(binary, out, x, y, |x, y| [b(s(x[0]).min(s(y[0])))]),
     }
@@ -170,28 +174,76 @@ fn each<const N: usize>(
     };
     read(x)?;
     read(y)?;
-    if binary.plain {
-        match (x, y) {
-            (Operand::At(x), Operand::At(y)) => {
-                let both = chunks::<N>(x).iter().zip(chunks::<N>(y));
-                out.iter_mut().zip(both).for_each(|(out, (x, y))| *out = function(*x, *y));
-            }
-            (Operand::At(x), _) => {
-                out.iter_mut().zip(chunks::<N>(x)).for_each(|(out, x)| *out = function(*x, *out));
-            }
-            (_, Operand::At(y)) => {
-                out.iter_mut().zip(chunks::<N>(y)).for_each(|(out, y)| *out = function(*out, *y));
-            }
-            _ => out.iter_mut().for_each(|out| *out = function(*out, *out)),
-        }
-        return Ok(());
-    }
-    let mut places = Places::new(&binary.dims, [&binary.strides[0], &binary.strides[1]]);
-    for out in out {
+    // Operands that lie where the result does have its shape, and so each run of them is where that of the result is.
+    let [step_x, step_y] = binary.steps;
+    let mut places = Places::new(&binary.outer, [&binary.strides[0], &binary.strides[1]]);
+    for out in out.chunks_exact_mut(binary.run) {
         let [at_x, at_y] = places.next();
-        let x = if let Operand::At(x) = x { chunks::<N>(x)[at_x] } else { *out };
-        let y = if let Operand::At(y) = y { chunks::<N>(y)[at_y] } else { *out };
-        *out = function(x, y);
+        let (of_x, of_y) = (binary.part::<N>(x, at_x, step_x), binary.part::<N>(y, at_y, step_y));
+        match (of_x, of_y) {
+            (Some([x]), Some(y)) => apply(out, y, |y, _| function(*x, y)),
+            (Some(x), Some([y])) => apply(out, x, |x, _| function(x, *y)),
+            (Some(x), Some(y)) => {
+                for ((out, x), y) in out.iter_mut().zip(x).zip(y) {
+                    *out = function(*x, *y);
+                }
+            }
+            (Some([x]), None) => own(out, |y| function(*x, y)),
+            (Some(x), None) => apply(out, x, |x, out| function(x, out)),
+            (None, Some([y])) => own(out, |x| function(x, *y)),
+            (None, Some(y)) => apply(out, y, |y, out| function(out, y)),
+            (None, None) => own(out, |x| function(x, x)),
+        }
     }
     Ok(())
+}
+
+impl Binary {
+    /// The elements of an operand for a run of the result; none if they lie where the result does.
+    #[inline(always)]
+    fn part<'r, const N: usize>(
+        &self,
+        operand: Operand<'r>,
+        at: usize,
+        step: usize,
+    ) -> Option<&'r [[u8; N]]> {
+        match operand {
+            Operand::At(bytes) => Some(&chunks::<N>(bytes)[at..at + (self.run - 1) * step + 1]),
+            _ => None,
+        }
+    }
+}
+
+#[inline(always)]
+fn own<const N: usize>(out: &mut [[u8; N]], function: impl Fn([u8; N]) -> [u8; N]) {
+    for out in out {
+        *out = function(*out);
+    }
+}
+
+#[inline(always)]
+fn apply<const N: usize>(out: &mut [[u8; N]], x: &[[u8; N]], function: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = function(*x, *out);
+    }
+}
+
+/// The last dimensions along which each operand either goes on element by element or stays: how long they are together, by how much each
+/// operand goes on there, and the dimensions before them.
+fn runs(dims: &[usize; MAX_RANK], all: &[[isize; MAX_RANK]; 2]) -> (usize, [usize; 2], [usize; MAX_RANK]) {
+    let (mut run, mut outer) = (1usize, *dims);
+    let mut steps: Option<[isize; 2]> = None;
+    for axis in (0..MAX_RANK).rev().filter(|axis| dims[*axis] > 1) {
+        let here = all.map(|strides| strides[axis]);
+        let fits = here.iter().enumerate().all(|(which, stride)| match steps {
+            None => *stride == 0 || *stride == 1,
+            Some(steps) => *stride == steps[which] * run as isize,
+        });
+        if !fits || run.checked_mul(dims[axis]).is_none() {
+            break;
+        }
+        steps = steps.or(Some(here));
+        (run, outer[axis]) = (run * dims[axis], 1);
+    }
+    (run, steps.unwrap_or([0; 2]).map(|step| step as usize), outer)
 }

@@ -3,9 +3,9 @@
 use super::products::{BLOCK, Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store, byte_range, fast};
-use crate::bytes::{b, chunks, f, half, i};
+use crate::bytes::{chunks, f, half, i};
 use crate::error::Result;
-use crate::quant::Scale;
+use crate::quant::Rounding;
 use crate::schema::Type;
 use crate::tensor::Tensor;
 
@@ -135,12 +135,13 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
 
 /// Computes a CONV_2D.
 pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
-    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
     match &conv.packed {
-        Some(packed) => fast::run(packed, operands.store, &conv.numbers, out, operands.x, locate),
-        None => conv.numbers.run(conv, operands, out),
+        Some(packed) => fast::run(packed, operands.store, &conv.numbers, &conv.window(), out, operands.x),
+        None => {
+            conv.numbers.run(conv, operands, out);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 impl Floats {
@@ -163,18 +164,17 @@ impl Floats {
 }
 
 impl Bytes {
+    /// How results are made of scaled sums.
+    pub fn rounding(&self) -> Rounding {
+        Rounding::new(self.low, self.high, self.out_zero)
+    }
+
     /// A sum of products as a byte.
     #[inline(always)]
     pub fn finish(&self, store: &Store, sum: i32, bias: Option<&[u8]>, channel: usize) -> u8 {
         let bias = bias.map_or(0, |bias| i(chunks::<4>(bias)[channel]));
-        scaled(store.scales[self.scales + channel], sum.wrapping_add(bias), self)
+        self.rounding().byte(sum.wrapping_add(bias) as f32 * store.reals[self.scales + channel])
     }
-}
-
-/// A sum with its bias as a byte.
-#[inline(always)]
-fn scaled(scale: Scale, sum: i32, bytes: &Bytes) -> u8 {
-    b(scale.apply(sum).saturating_add(bytes.out_zero).clamp(bytes.low, bytes.high))
 }
 
 /// The sum of products of floats with weights of `N` bytes, in eight sums that a processor adds at once.
@@ -237,9 +237,17 @@ impl Kernel for Conv {
 /// How many elements of a window are located at once.
 const TAPS: usize = 64;
 
+/// Where a tap of a window begins in the operand; none outside the picture.
+type Tap = Option<usize>;
+
 impl Conv {
+    /// How results are found in the operand.
+    pub fn window(&self) -> fast::Window {
+        fast::Window { y: self.y, x: self.x, channels: self.in_channels }
+    }
+
     /// Where the operand of some elements of the window begins, from the one of that number on, for a pixel of the result.
-    pub fn locate(&self, pixel: usize, first: usize, taps: &mut [fast::Tap]) {
+    fn locate(&self, pixel: usize, first: usize, taps: &mut [Tap]) {
         let (place_x, rest) = (pixel % self.x.places, pixel / self.x.places);
         let (place_y, batch) = (rest % self.y.places, rest / self.y.places);
         for (tap, to) in taps.iter_mut().enumerate() {
@@ -251,13 +259,7 @@ impl Conv {
 
     /// Calls with where operand and weights of each element begin, for a channel of the result.
     #[inline(always)]
-    fn each_tap(
-        &self,
-        channel: usize,
-        first: usize,
-        places: &[fast::Tap],
-        mut call: impl FnMut(usize, usize),
-    ) {
+    fn each_tap(&self, channel: usize, first: usize, places: &[Tap], mut call: impl FnMut(usize, usize)) {
         let groups = self.in_channels / self.deep;
         let group = if groups == 1 { 0 } else { channel / (self.out_channels / groups) };
         let row = channel * self.y.size * self.x.size + first;

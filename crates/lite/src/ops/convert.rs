@@ -35,6 +35,7 @@ fn range(kind: Type) -> (i32, i32) {
 }
 
 /// Quantizes floats.
+#[inline(always)]
 pub fn run_quantize(to: Affine, kind: Type, out: &mut [u8], x: &[u8]) -> Result<()> {
     let (low, high) = range(kind);
     for (out, x) in out.iter_mut().zip(chunks::<4>(x)) {
@@ -59,6 +60,7 @@ pub fn prepare_dequantize(call: &Call<'_, '_>) -> Result<Kind> {
 }
 
 /// Makes floats of bytes or half floats.
+#[inline(always)]
 pub fn run_dequantize(from: Option<Affine>, out: &mut [u8], x: &[u8]) -> Result<()> {
     let out = chunks_mut::<4>(out);
     match from {

@@ -13,6 +13,7 @@ use crate::tensor::{MAX_RANK, strides};
 /// A FULLY_CONNECTED.
 #[derive(Debug)]
 pub struct Dense {
+    rows: usize,
     deep: usize,
     channels: usize,
     numbers: Numbers,
@@ -31,17 +32,21 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
     let range = call.activation(0)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, channels), range)?;
     let packed = fast::pack(store, &numbers, weights, call.optional(2), [1, deep, channels]);
-    Ok(Dense { deep, channels, numbers, packed })
+    Ok(Dense { rows, deep, channels, numbers, packed })
 }
 
 /// Computes a FULLY_CONNECTED.
 pub fn run(dense: &Dense, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
-    let locate = |row: usize, taps: &mut [fast::Tap]| taps[0] = Some(row * dense.deep);
     match &dense.packed {
-        Some(packed) => fast::run(packed, operands.store, &dense.numbers, out, operands.x, locate),
-        None => dense.numbers.run(dense, operands, out),
+        Some(packed) => {
+            let window = fast::Window::of_rows(dense.rows, dense.deep);
+            fast::run(packed, operands.store, &dense.numbers, &window, out, operands.x)
+        }
+        None => {
+            dense.numbers.run(dense, operands, out);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 impl Kernel for Dense {

@@ -20,28 +20,25 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
     let range = call.activation(4)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
-    Ok(Conv {
-        y,
-        x: across,
-        in_channels,
-        out_channels,
-        deep: out_channels / in_channels,
-        numbers,
-        packed: None,
-    })
+    let packed = if out_channels == in_channels {
+        fast::pack_depthwise(store, &numbers, weights, call.optional(2), [k_height * k_width, out_channels])
+    } else {
+        None
+    };
+    Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers, packed })
 }
 
 /// Computes a DEPTHWISE_CONV_2D.
 pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
-    let Operands { store, x, weights, bias } = operands;
-    let sizes = [conv.y.size * conv.x.size, conv.out_channels];
-    let locate = |pixel: usize, taps: &mut [fast::Tap]| conv.locate(pixel, 0, taps);
-    let fast =
-        conv.deep == 1 && fast::run_depthwise(store, &conv.numbers, sizes, out, [x, weights], bias, locate);
-    if !fast {
-        conv.numbers.run(&Depthwise(conv), operands, out);
+    match &conv.packed {
+        Some(packed) => {
+            fast::run_depthwise(packed, operands.store, &conv.numbers, &conv.window(), out, operands.x)
+        }
+        None => {
+            conv.numbers.run(&Depthwise(conv), operands, out);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 struct Depthwise<'r>(&'r Conv);

@@ -31,6 +31,7 @@ pub enum Unary {
 }
 
 impl Unary {
+    #[inline(always)]
     fn of(self, x: f32) -> f32 {
         match self {
             Self::Clamp(low, high) => x.max(low).min(high),
@@ -146,15 +147,40 @@ pub fn bring(out: &mut [u8], x: Operand<'_>) -> Result<()> {
 }
 
 /// Computes a function of floats.
+#[inline(always)]
 pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
     bring(out, x)?;
     let out = chunks_mut::<4>(out);
-    if let Unary::Clamp(low, high) = *unary {
-        // The one that is met in every model, without a decision an element.
-        out.iter_mut().for_each(|value| *value = f(*value).max(low).min(high).to_le_bytes());
-        return Ok(());
+    // The function is chosen once, not for every element.
+    macro_rules! each {
+        ($($name:ident $(($($field:ident),+))?),+) => {
+            match *unary {
+                $(Unary::$name $(($($field),+))? => {
+                    let unary = Unary::$name $(($($field),+))?;
+                    for value in out.iter_mut() {
+                        *value = unary.of(f(*value)).to_le_bytes();
+                    }
+                })+
+            }
+        };
     }
-    out.iter_mut().for_each(|value| *value = unary.of(f(*value)).to_le_bytes());
+    each!(
+        Clamp(low, high),
+        Leaky(alpha),
+        Logistic,
+        Tanh,
+        HardSwish,
+        Elu,
+        GeluTanh,
+        GeluErf,
+        Exp,
+        Log,
+        Sqrt,
+        Rsqrt,
+        Neg,
+        Abs,
+        Square
+    );
     Ok(())
 }
 

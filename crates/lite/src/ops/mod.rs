@@ -9,9 +9,9 @@ mod convert;
 mod dense;
 mod depthwise;
 mod element;
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 mod fast;
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
+#[cfg(not(target_arch = "x86_64"))]
 #[path = "plain.rs"]
 mod fast;
 mod gather;
@@ -273,7 +273,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Kind> {
         Code::FullyConnected => dense::prepare(call, store).map(Kind::Dense),
         Code::BatchMatmul => dense::prepare_matmul(call).map(Kind::Matmul),
         Code::Prelu => element::prepare_prelu(call).map(Kind::Prelu),
-        Code::Softmax | Code::LogSoftmax => softmax::prepare(call).map(Kind::Softmax),
+        Code::Softmax | Code::LogSoftmax => softmax::prepare(call, store).map(Kind::Softmax),
         Code::AveragePool | Code::MaxPool => pool::prepare(call).map(Kind::Pool),
         Code::Mean | Code::Sum | Code::ReduceMax => reduce::prepare(call).map(Kind::Reduce),
         Code::ArgMax => reduce::prepare_arg_max(call).map(Kind::ArgMax),
@@ -317,10 +317,8 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
             let (out, operands) = views::<4>(model, node, arena)?;
             let [x, y, z, bias] = operands;
             match kind {
-                Kind::Unary(unary) => element::run(unary, out, x),
                 Kind::Table(table) => element::run_table(&store.tables[*table], out, x),
                 Kind::Prelu(prelu) => element::run_prelu(prelu, out, x, y.bytes()?),
-                Kind::Binary(binary) => binary::run(binary, out, x, y),
                 Kind::Conv(conv) => conv::run(conv, Operands::new(store, x, y, z)?, out),
                 Kind::Depthwise(conv) => depthwise::run(conv, Operands::new(store, x, y, z)?, out),
                 Kind::TransposeConv(conv) => {
@@ -328,22 +326,43 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                 }
                 Kind::Dense(dense) => dense::run(dense, Operands::new(store, x, y, z)?, out),
                 Kind::Matmul(matmul) => dense::run_matmul(matmul, out, x.bytes()?, y.bytes()?),
-                Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
-                Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),
                 Kind::ArgMax(arg_max) => reduce::run_arg_max(arg_max, out, x.bytes()?),
-                Kind::Softmax(softmax) => softmax::run(softmax, out, x),
                 Kind::Move(moved) => moves::run(moved, out, x.bytes()?),
                 Kind::MirrorPad(mirror) => pad::run_mirror(mirror, out, x.bytes()?),
                 Kind::Gather(gather) => gather::run(gather, node, out, x.bytes()?, y.bytes()?),
                 Kind::Resize(resize) => resize::run(resize, out, x.bytes()?),
-                Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),
-                Kind::Dequantize(affine) => convert::run_dequantize(*affine, out, x.bytes()?),
                 Kind::Cast => convert::run_cast(model, node, out, x.bytes()?),
                 Kind::Shape => convert::run_shape(model, node, out),
-                Kind::Same | Kind::SameIfShapeIs | Kind::Join(_) | Kind::Cut(_) => {
-                    Err(Error::Bug("an operator came to the wrong place"))
-                }
+                kind => fast::widest(Simple { kind, store, out, x, y }),
             }
+        }
+    }
+}
+
+/// An operator whose loops the compiler turns into vector instructions by itself.
+struct Simple<'r> {
+    kind: &'r Kind,
+    store: &'r Store,
+    out: &'r mut [u8],
+    x: Operand<'r>,
+    y: Operand<'r>,
+}
+
+impl fast::Work for Simple<'_> {
+    type Result = Result<()>;
+
+    #[inline(always)]
+    fn run(self) -> Result<()> {
+        let Self { kind, store, out, x, y } = self;
+        match kind {
+            Kind::Unary(unary) => element::run(unary, out, x),
+            Kind::Binary(binary) => binary::run(binary, out, x, y),
+            Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
+            Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),
+            Kind::Softmax(softmax) => softmax::run(softmax, store, out, x),
+            Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),
+            Kind::Dequantize(affine) => convert::run_dequantize(*affine, out, x.bytes()?),
+            _ => Err(Error::Bug("an operator came to the wrong place")),
         }
     }
 }

@@ -40,3 +40,16 @@ pub fn run_depthwise(
 ) -> bool {
     false
 }
+
+/// Work that is written once and compiled for several sets of instructions.
+pub trait Work {
+    type Result;
+
+    /// Does it.
+    fn run(self) -> Self::Result;
+}
+
+/// Does work with the only instructions there are.
+pub fn widest<W: Work>(work: W) -> W::Result {
+    work.run()
+}

@@ -47,59 +47,103 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Pool> {
 }
 
 /// Computes a pool.
+#[inline(always)]
 pub fn run(pool: &Pool, out: &mut [u8], x: &[u8]) -> Result<()> {
     match pool.numbers {
         Numbers::Floats(low, high) => {
-            let x = chunks::<4>(x);
-            for (pixel, out) in chunks_mut::<4>(out).chunks_exact_mut(pool.channels).enumerate() {
-                let start = if pool.average { 0.0 } else { f32::MIN };
-                out.fill(f32::to_le_bytes(start));
-                let count = each_tap(pool, pixel, |from| {
-                    for (out, x) in out.iter_mut().zip(&x[from..from + pool.channels]) {
-                        let (sum, x) = (f(*out), f(*x));
-                        *out = (if pool.average { sum + x } else { sum.max(x) }).to_le_bytes();
-                    }
-                });
-                let by = if pool.average { count as f32 } else { 1.0 };
-                out.iter_mut().for_each(|out| *out = (f(*out) / by).max(low).min(high).to_le_bytes());
+            let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            match pool.average {
+                true => each(
+                    pool,
+                    out,
+                    x,
+                    0.0,
+                    |sum, x| sum + f(x),
+                    |sum, count| (sum / count as f32).max(low).min(high).to_le_bytes(),
+                ),
+                false => each(
+                    pool,
+                    out,
+                    x,
+                    f32::MIN,
+                    |most, x| if f(x) > most { f(x) } else { most },
+                    |most, _| most.max(low).min(high).to_le_bytes(),
+                ),
             }
         }
-        Numbers::Bytes(low, high) => {
-            for (pixel, out) in out.chunks_exact_mut(pool.channels).enumerate() {
-                for (block, out) in out.chunks_mut(16).enumerate() {
-                    let mut values = [if pool.average { 0i32 } else { -128 }; 16];
-                    let count = each_tap(pool, pixel, |from| {
-                        let from = from + block * 16;
-                        for (value, x) in values.iter_mut().zip(&x[from..from + out.len()]) {
-                            *value = if pool.average { value.wrapping_add(s(*x)) } else { s(*x).max(*value) };
-                        }
-                    });
-                    let by = if pool.average { count as i32 } else { 1 };
-                    for (out, value) in out.iter_mut().zip(values) {
-                        // To the nearest, halves away from zero.
-                        let half = if value > 0 { by / 2 } else { -(by / 2) };
-                        *out = b((value.wrapping_add(half) / by.max(1)).clamp(low, high));
-                    }
-                }
-            }
-        }
+        Numbers::Bytes(low, high) => match pool.average {
+            true => each(
+                pool,
+                out,
+                x,
+                0i32,
+                |sum, x| sum.wrapping_add(s(x)),
+                |sum, count| {
+                    // To the nearest, halves away from zero.
+                    let half = if sum > 0 { count as i32 / 2 } else { -(count as i32 / 2) };
+                    b((sum.wrapping_add(half) / (count as i32).max(1)).clamp(low, high))
+                },
+            ),
+            false => each(
+                pool,
+                out,
+                x,
+                i8::MIN,
+                |most, x| most.max(x as i8),
+                |most, _| b(i32::from(most).clamp(low, high)),
+            ),
+        },
     }
     Ok(())
 }
 
-/// Calls with where each pixel of the window begins; answers how many there are.
+/// How many channels are looked at at once.
+const BLOCK: usize = 64;
+
+/// Goes through all pixels of the result, and for some channels of each through its window.
 #[inline(always)]
-fn each_tap(pool: &Pool, pixel: usize, mut call: impl FnMut(usize)) -> usize {
-    let (place_x, rest) = (pixel % pool.x.places, pixel / pool.x.places);
-    let (place_y, batch) = (rest % pool.y.places, rest / pool.y.places);
-    let mut count = 0;
-    for ky in 0..pool.y.size {
-        let Some(y) = pool.y.at(place_y, ky) else { continue };
-        for kx in 0..pool.x.size {
-            let Some(x) = pool.x.at(place_x, kx) else { continue };
-            call(((batch * pool.y.length + y) * pool.x.length + x) * pool.channels);
-            count += 1;
+fn each<T: Copy, X: Copy, Out>(
+    pool: &Pool,
+    out: &mut [Out],
+    x: &[X],
+    start: T,
+    add: impl Fn(T, X) -> T,
+    finish: impl Fn(T, usize) -> Out,
+) {
+    let (places_y, places_x) = (pool.y.places, pool.x.places);
+    for (pixel, out) in out.chunks_exact_mut(pool.channels).enumerate() {
+        let (line, place_x) = (pixel / places_x, pixel % places_x);
+        let (batch, place_y) = (line / places_y, line % places_y);
+        let (of_y, of_x) = (inside(&pool.y, place_y), inside(&pool.x, place_x));
+        let count = of_y.len() * of_x.len();
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let mut values = [start; BLOCK];
+            for y in of_y.clone() {
+                for at in of_x.clone() {
+                    let from =
+                        ((batch * pool.y.length + y) * pool.x.length + at) * pool.channels + block * BLOCK;
+                    // A whole block has a length that is known when this is compiled.
+                    if out.len() == BLOCK {
+                        for (value, x) in values.iter_mut().zip(&x[from..from + BLOCK]) {
+                            *value = add(*value, *x);
+                        }
+                    } else {
+                        for (value, x) in values.iter_mut().zip(&x[from..from + out.len()]) {
+                            *value = add(*value, *x);
+                        }
+                    }
+                }
+            }
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = finish(value, count);
+            }
         }
     }
-    count
+}
+
+/// The elements of a window that are inside, whose elements are neighbours.
+#[inline(always)]
+fn inside(span: &Span, place: usize) -> core::ops::Range<usize> {
+    let start = place * span.step;
+    start.saturating_sub(span.before)..(start + span.size).saturating_sub(span.before).min(span.length)
 }

@@ -15,6 +15,8 @@ pub struct Reduce {
     gone: [usize; MAX_RANK],
     strides: [isize; MAX_RANK],
     count: usize,
+    /// How many neighbours of the result are neighbours of the operand too; the axes that stay are those before them.
+    run: usize,
     code: Code,
     numbers: Numbers,
 }
@@ -56,56 +58,85 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Reduce> {
         }
         _ => return call.refuse("its type is not supported here"),
     };
-    Ok(Reduce { kept, gone, strides: strides(&dims), count, code, numbers })
+    let mut run = 1;
+    for axis in (0..MAX_RANK).rev().take_while(|axis| gone[*axis] == 1) {
+        run *= core::mem::replace(&mut kept[axis], 1);
+    }
+    Ok(Reduce { kept, gone, strides: strides(&dims), count, run, code, numbers })
 }
 
 /// Computes a reduction.
+#[inline(always)]
 pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
-    let mut kept = Places::new(&reduce.kept, [&reduce.strides]);
     let largest = reduce.code == Code::ReduceMax;
     match &reduce.numbers {
         Numbers::Floats => {
-            let x = chunks::<4>(x);
-            for out in chunks_mut::<4>(out) {
-                let start = if largest { f32::NEG_INFINITY } else { 0.0 };
-                let value = fold(reduce, kept.next(), start, |value, at| {
-                    if largest { f(x[at]).max(value) } else { value + f(x[at]) }
-                });
-                let value = if reduce.code == Code::Mean { value / reduce.count as f32 } else { value };
-                *out = value.to_le_bytes();
+            let by = if reduce.code == Code::Mean { reduce.count as f32 } else { 1.0 };
+            let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            let finish = |value: f32| (value / by).to_le_bytes();
+            match largest {
+                true => each(reduce, out, x, f32::NEG_INFINITY, |value, x| f(x).max(value), finish),
+                false => each(reduce, out, x, 0.0, |value, x| value + f(x), finish),
             }
         }
         Numbers::Whole => {
-            let x = chunks::<4>(x);
-            for out in chunks_mut::<4>(out) {
-                let start = if largest { i32::MIN } else { 0 };
-                let value = fold(reduce, kept.next(), start, |value, at| {
-                    if largest { i(x[at]).max(value) } else { value.wrapping_add(i(x[at])) }
-                });
-                *out = value.to_le_bytes();
+            let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            match largest {
+                true => each(reduce, out, x, i32::MIN, |value, x| i(x).max(value), i32::to_le_bytes),
+                false => each(reduce, out, x, 0, |value: i32, x| value.wrapping_add(i(x)), i32::to_le_bytes),
             }
         }
-        Numbers::Bytes { in_zero, out_zero, scale } => {
-            for out in out {
-                let start = if largest { -128 } else { 0 };
-                let value = fold(reduce, kept.next(), start, |value, at| {
-                    if largest { s(x[at]).max(value) } else { value.wrapping_add(s(x[at]) - in_zero) }
-                });
-                *out = b(if largest {
-                    value
-                } else {
-                    scale.apply(value).saturating_add(*out_zero).clamp(-128, 127)
-                });
-            }
-        }
+        Numbers::Bytes { in_zero, out_zero, scale } => match largest {
+            true => each(reduce, out, x, -128, |value, x| s(x).max(value), b),
+            false => each(
+                reduce,
+                out,
+                x,
+                0,
+                |value: i32, x| value.wrapping_add(s(x) - in_zero),
+                |value| b(scale.apply(value).saturating_add(*out_zero).clamp(-128, 127)),
+            ),
+        },
     }
     Ok(())
 }
 
+/// How many neighbours are reduced at once.
+const BLOCK: usize = 64;
+
+/// Reduces for every place of the result, some neighbours of one run at once.
 #[inline(always)]
-fn fold<T>(reduce: &Reduce, [base]: [usize; 1], start: T, add: impl Fn(T, usize) -> T) -> T {
-    let mut places = Places::new(&reduce.gone, [&reduce.strides]);
-    (0..reduce.count).fold(start, |value, _| add(value, base + places.next()[0]))
+fn each<T: Copy, X: Copy, Out>(
+    reduce: &Reduce,
+    out: &mut [Out],
+    x: &[X],
+    start: T,
+    add: impl Fn(T, X) -> T,
+    finish: impl Fn(T) -> Out,
+) {
+    let mut kept = Places::new(&reduce.kept, [&reduce.strides]);
+    for out in out.chunks_exact_mut(reduce.run) {
+        let [base] = kept.next();
+        if reduce.run == 1 {
+            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
+            let value = (0..reduce.count).fold(start, |value, _| add(value, x[base + places.next()[0]]));
+            out[0] = finish(value);
+            continue;
+        }
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
+            let mut values = [start; BLOCK];
+            for _ in 0..reduce.count {
+                let at = base + block * BLOCK + places.next()[0];
+                for (value, x) in values.iter_mut().zip(&x[at..at + out.len()]) {
+                    *value = add(*value, *x);
+                }
+            }
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = finish(value);
+            }
+        }
+    }
 }
 
 /// The place of the largest element along an axis; of equal ones, the first.

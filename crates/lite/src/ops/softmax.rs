@@ -1,7 +1,7 @@
 //! SOFTMAX and LOG_SOFTMAX over the last dimension.
 
-use super::Call;
 use super::element::bring;
+use super::{Call, Store};
 use crate::bytes::{b, chunks_mut, f, s};
 use crate::error::Result;
 use crate::math;
@@ -15,11 +15,19 @@ pub struct Softmax {
     length: usize,
     log: bool,
     beta: f32,
-    bytes: Option<(Affine, Affine)>,
+    bytes: Option<Bytes>,
+}
+
+/// Of bytes: how far they are apart as numbers, the powers of all that one can be below the largest, and how results are made.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    step: f32,
+    powers: usize,
+    to: Affine,
 }
 
 /// Checks a softmax.
-pub fn prepare(call: &Call<'_, '_>) -> Result<Softmax> {
+pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Softmax> {
     let (x, out) = (call.input(0)?, call.output(0)?);
     call.same_type(x, out)?;
     call.ensure(x.shape == out.shape, "its result has another shape than its operand")?;
@@ -29,14 +37,19 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Softmax> {
     call.ensure(beta.is_finite(), "its factor is not a number")?;
     let bytes = match x.kind {
         Type::F32 => None,
-        Type::I8 => Some((call.affine(x)?, call.affine(out)?)),
+        Type::I8 => {
+            let step = call.affine(x)?.scale * beta;
+            let powers = store.add_floats(256, |below| Some(math::exp(below as f32 * -step)))?;
+            Some(Bytes { step, powers, to: call.affine(out)? })
+        }
         _ => return call.refuse("its type is neither float32 nor int8"),
     };
     Ok(Softmax { length, log, beta, bytes })
 }
 
 /// Computes a softmax, row by row where the result lies.
-pub fn run(softmax: &Softmax, out: &mut [u8], x: Operand<'_>) -> Result<()> {
+#[inline(always)]
+pub fn run(softmax: &Softmax, store: &Store, out: &mut [u8], x: Operand<'_>) -> Result<()> {
     bring(out, x)?;
     match softmax.bytes {
         None => {
@@ -45,26 +58,30 @@ pub fn run(softmax: &Softmax, out: &mut [u8], x: Operand<'_>) -> Result<()> {
                 if softmax.log {
                     let sum: f32 = row.iter().map(|x| math::exp(f(*x) - most)).sum();
                     let sum = math::ln(sum);
-                    row.iter_mut().for_each(|x| *x = (f(*x) - most - sum).to_le_bytes());
+                    for x in row.iter_mut() {
+                        *x = (f(*x) - most - sum).to_le_bytes();
+                    }
                     continue;
                 }
-                let mut sum = 0.0;
                 for x in row.iter_mut() {
-                    let e = math::exp((f(*x) - most) * softmax.beta);
-                    sum += e;
-                    *x = e.to_le_bytes();
+                    *x = math::exp((f(*x) - most) * softmax.beta).to_le_bytes();
                 }
-                row.iter_mut().for_each(|x| *x = (f(*x) / sum).to_le_bytes());
+                let sum: f32 = row.iter().map(|x| f(*x)).sum();
+                for x in row.iter_mut() {
+                    *x = (f(*x) / sum).to_le_bytes();
+                }
             }
         }
-        Some((from, to)) => {
+        Some(Bytes { step, powers, to }) => {
+            let powers = &store.reals[powers..powers + 256];
             for row in out.chunks_exact_mut(softmax.length) {
                 let most = row.iter().map(|x| s(*x)).max().unwrap_or(0);
-                let steps = |x: u8| (s(x) - most) as f32 * from.scale * softmax.beta;
-                let sum: f32 = row.iter().map(|x| math::exp(steps(*x))).sum();
+                let below = |x: u8| (most - s(x)) as usize;
+                let sum: f32 = row.iter().map(|x| powers[below(*x)]).sum();
                 let log = math::ln(sum);
                 for x in row {
-                    let value = if softmax.log { steps(*x) - log } else { math::exp(steps(*x)) / sum };
+                    let value =
+                        if softmax.log { below(*x) as f32 * -step - log } else { powers[below(*x)] / sum };
                     *x = b(to.quantize(value, -128, 127));
                 }
             }

@@ -8,6 +8,11 @@ use crate::error::{Error, Result};
 use crate::load::Options;
 use crate::quant::Scale;
 
+/// Bytes that lie as vector instructions like to read them.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub struct Line(pub [u8; 64]);
+
 /// Memory of operators.
 #[derive(Debug)]
 pub struct Store {
@@ -17,18 +22,12 @@ pub struct Store {
     most_packed: usize,
     /// Whether weights are packed.
     pub pack: bool,
-    /// How the channels of quantized results are scaled.
-    pub scales: Vec<Scale>,
-    /// Scales of weights that are stored as bytes and used with floats.
+    /// Scales of channels: of weights that are stored as bytes and used with floats, and from sums to quantized results.
     pub reals: Vec<f32>,
     /// Functions of bytes.
     pub tables: Vec<[u8; 256]>,
-    /// Weights in the order in which vector instructions read them, with a bias a channel before.
-    pub floats: Vec<f32>,
-    /// The same of bytes.
-    pub bytes: Vec<i8>,
-    /// What is added to sums of products of bytes, a number a channel.
-    pub sums: Vec<i32>,
+    /// Weights in the order in which vector instructions read them, one pack an operator.
+    pub packs: Vec<Vec<Line>>,
 }
 
 impl Store {
@@ -38,29 +37,24 @@ impl Store {
             most_scales: file_bytes.saturating_add(1024),
             most_packed: file_bytes.saturating_mul(6).saturating_add(1 << 20),
             pack: options.pack_weights,
-            scales: Vec::new(),
             reals: Vec::new(),
             tables: Vec::new(),
-            floats: Vec::new(),
-            bytes: Vec::new(),
-            sums: Vec::new(),
+            packs: Vec::new(),
         }
     }
 
-    /// Takes scales of channels; answers where the first is.
+    /// Takes what sums of channels are multiplied with to be quantized; answers where the first is.
     pub fn add_scales(
         &mut self,
         call: &Call<'_, '_>,
         count: usize,
         real: impl Fn(usize) -> Option<f64>,
     ) -> Result<usize> {
-        let start = self.scales.len();
-        self.check_channels(start, count)?;
-        for channel in 0..count {
-            let scale = real(channel).and_then(Scale::new);
-            self.scales.push(call.some(scale, "its scales are missing or too far apart")?);
+        for channel in 0..count.min(self.most_scales) {
+            let usable = real(channel).and_then(Scale::new).is_some();
+            call.ensure(usable, "its scales are missing or too far apart")?;
         }
-        Ok(start)
+        self.add_floats(count, |channel| real(channel).map(|real| real as f32))
     }
 
     /// Takes floats, a number a channel; answers where the first is.
@@ -92,11 +86,13 @@ impl Store {
 
     /// How many bytes of packed weights there are.
     pub fn packed_bytes(&self) -> usize {
-        self.floats.capacity() * 4 + self.bytes.capacity() + self.sums.capacity() * 4
+        self.packs.iter().map(|lines| lines.capacity() * size_of::<Line>()).sum()
     }
 
     /// How many bytes of tables there are.
     pub fn table_bytes(&self) -> usize {
-        self.scales.capacity() * size_of::<Scale>() + self.reals.capacity() * 4 + self.tables.capacity() * 256
+        self.reals.capacity() * 4
+            + self.tables.capacity() * 256
+            + self.packs.capacity() * size_of::<Vec<Line>>()
     }
 }

@@ -1,123 +1,198 @@
-//! Depthwise convolutions by AVX-512, sixteen channels at once, with weights where they lie.
+//! Depthwise convolutions, sixteen channels of some pixels at once.
 
-use core::arch::x86_64::*;
+use super::cpu::Level;
+use super::lanes::{LANES, Lanes, Narrow, Wide};
+use super::panels::{Packed, TAPS};
+use super::rows::{Rows, TILE, Walk, Window, next_tile};
+use crate::error::{Error, Result};
+use crate::ops::conv::Numbers;
+use crate::ops::store::Store;
+use crate::quant::Rounding;
 
-use super::super::conv::{Bytes, Floats, Numbers};
-use super::super::store::Store;
-use super::tiles::{mask, scale};
-use super::{LANES, Level, TAPS, Tap};
-use crate::schema::Type;
+/// What is computed of some pixels.
+struct Strip<'r> {
+    rows: &'r Rows,
+    taps: usize,
+    /// Panels, and how many bytes each has.
+    panels: *const u8,
+    panel_bytes: usize,
+    channels: usize,
+    out: *mut u8,
+    low: f32,
+    high: f32,
+    rounding: Rounding,
+}
 
-/// Computes a depthwise convolution with a result for every channel of the operand; answers whether it could. `locate` says where the
-/// taps of a pixel begin.
+/// Pixels of a strip, at most.
+const STRIP: usize = 8;
+
+type Kernel = unsafe fn(&Strip<'_>);
+
+/// Computes a depthwise convolution with a result for every channel of the operand.
 pub fn run_depthwise(
+    packed: &Packed,
     store: &Store,
     numbers: &Numbers,
-    [taps, channels]: [usize; 2],
+    window: &Window,
     out: &mut [u8],
-    [x, weights]: [&[u8]; 2],
-    bias: Option<&[u8]>,
-    locate: impl Fn(usize, &mut [Tap]),
-) -> bool {
-    let plain_floats = match numbers {
-        Numbers::Floats(floats) => floats.weights == Type::F32 && floats.bias == Type::F32,
-        Numbers::Bytes(_) => true,
-    };
-    if taps > TAPS || !plain_floats || Level::detect() != Level::Vnni {
-        return false;
-    }
-    let width = if matches!(numbers, Numbers::Floats(_)) { 4 } else { 1 };
-    let mut places = [None; TAPS];
-    let mut rows = [(core::ptr::null(), core::ptr::null()); TAPS];
-    for (pixel, out) in out.chunks_exact_mut(channels * width).enumerate() {
-        locate(pixel, &mut places[..taps]);
-        let mut count = 0;
-        for (tap, from) in places[..taps].iter().enumerate().filter_map(|(tap, from)| Some((tap, (*from)?))) {
-            // Both slices are as long as what is read through the pointers.
-            let of_x = &x[from * width..(from + channels) * width];
-            let of_weights = &weights[tap * channels * width..(tap + 1) * channels * width];
-            rows[count] = (of_x.as_ptr(), of_weights.as_ptr());
-            count += 1;
+    x: &[u8],
+) -> Result<()> {
+    let (width, (low, high), rounding, kernels) = match numbers {
+        Numbers::Floats(floats) => {
+            let kernels = if packed.level == Level::Avx512 { FLOATS_WIDE } else { FLOATS_NARROW };
+            (4, (floats.low, floats.high), Rounding { low: 0.0, high: 0.0, zero: 0 }, kernels)
         }
-        let bias = bias.map(|bias| &bias[..4 * channels]);
-        // SAFETY: the processor has the instructions; rows, bias and result have `channels` numbers each.
-        unsafe {
-            match numbers {
-                Numbers::Floats(floats) => depthwise_floats(floats, &rows[..count], bias, channels, out),
-                Numbers::Bytes(bytes) => depthwise_bytes(store, bytes, &rows[..count], bias, channels, out),
-            }
-        }
-    }
-    true
-}
-
-/// # Safety
-/// The processor has AVX-512; both pointers of each row, the bias and the result have `channels` floats.
-#[target_feature(enable = "avx512f")]
-unsafe fn depthwise_floats(
-    floats: &Floats,
-    rows: &[(*const u8, *const u8)],
-    bias: Option<&[u8]>,
-    channels: usize,
-    out: &mut [u8],
-) {
-    let (low, high) = (_mm512_set1_ps(floats.low), _mm512_set1_ps(floats.high));
-    for first in (0..channels).step_by(LANES) {
-        let lanes = mask(channels - first);
-        // SAFETY: lanes beyond the channels are neither read nor written.
-        unsafe {
-            let load = |from: *const u8| _mm512_maskz_loadu_ps(lanes, from.cast::<f32>().add(first));
-            let mut sum = bias.map_or(_mm512_setzero_ps(), |bias| load(bias.as_ptr()));
-            for (x, weights) in rows {
-                sum = _mm512_fmadd_ps(load(*x), load(*weights), sum);
-            }
-            let sum = _mm512_min_ps(_mm512_max_ps(sum, low), high);
-            _mm512_mask_storeu_ps(out.as_mut_ptr().cast::<f32>().add(first), lanes, sum);
-        }
-    }
-}
-
-/// # Safety
-/// The processor has AVX-512 with its instructions for bytes; both pointers of each row and the result have `channels` bytes, the bias
-/// as many numbers.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn depthwise_bytes(
-    store: &Store,
-    bytes: &Bytes,
-    rows: &[(*const u8, *const u8)],
-    bias: Option<&[u8]>,
-    channels: usize,
-    out: &mut [u8],
-) {
-    let zero = _mm512_set1_epi32(bytes.in_zero);
-    let low_half = _mm512_set1_epi32(0xffff);
-    let scales = &store.scales[bytes.scales..bytes.scales + channels];
-    for first in (0..channels).step_by(LANES) {
-        let lanes = mask(channels - first);
-        let mut parts = [[0i32; LANES]; 2];
-        for (lane, scale) in scales[first..].iter().take(LANES).enumerate() {
-            (parts[0][lane], parts[1][lane]) = (scale.multiplier, scale.shift);
-        }
-        // SAFETY: lanes beyond the channels are neither read nor written.
-        unsafe {
-            let load = |from: *const u8| {
-                _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(lanes, from.cast::<i8>().add(first)))
+        Numbers::Bytes(bytes) => {
+            let kernels = match packed.level {
+                Level::Avx512 => BYTES_WIDE,
+                Level::AvxVnni => BYTES_NARROW_VNNI,
+                _ => BYTES_NARROW,
             };
-            let mut sum = bias.map_or(_mm512_setzero_si512(), |bias| {
-                _mm512_maskz_loadu_epi32(lanes, bias.as_ptr().cast::<i32>().add(first))
-            });
-            for (x, weights) in rows {
-                let x = _mm512_sub_epi32(load(*x), zero);
-                // With an upper half of zeros, the product of the lower halves is what is left of a pair.
-                let weights = _mm512_and_si512(load(*weights), low_half);
-                sum = _mm512_add_epi32(sum, _mm512_madd_epi16(x, weights));
+            (1, (0.0, 0.0), bytes.rounding(), kernels)
+        }
+    };
+    let (row, pixels) = (packed.channels * width, out.len() / (packed.channels * width));
+    let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
+    let mut rows = [[zeros; TILE]; TAPS];
+    let mut walk = Walk::new(window, x, width, zeros, pixels)
+        .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
+    let mut pixel = 0;
+    while pixel < pixels {
+        let count = next_tile(pixels - pixel, STRIP);
+        walk.locate(count, 0, &mut rows);
+        let out = &mut out[pixel * row..(pixel + count) * row];
+        let strip = Strip {
+            rows: &rows,
+            taps: packed.taps,
+            panels: packed.from(store, 0).as_ptr().cast(),
+            panel_bytes: packed.panel * 64,
+            channels: packed.channels,
+            out: out.as_mut_ptr(),
+            low,
+            high,
+            rounding,
+        };
+        // SAFETY: the processor has the level's instructions; rows and results have `channels` numbers each, and all panels were packed.
+        unsafe { kernels[count - 1](&strip) };
+        pixel += count;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The processor has the instructions of the lanes; each row of the first `P` pixels and their results have `channels` floats.
+#[inline(always)]
+unsafe fn floats<V: Lanes, const P: usize>(strip: &Strip<'_>) {
+    // SAFETY: as the caller promises; a panel has a line, and one more for each tap.
+    unsafe {
+        let out = strip.out.cast::<f32>();
+        for (panel, first) in (0..strip.channels).step_by(LANES).enumerate() {
+            let left = strip.channels - first;
+            let weights = strip.panels.add(panel * strip.panel_bytes).cast::<f32>();
+            let bias = V::floats(weights);
+            let mut sums = [bias; P];
+            macro_rules! taps {
+                ($load:expr) => {
+                    for tap in 0..strip.taps {
+                        let rows = strip.rows.get_unchecked(tap);
+                        let weights = V::floats(weights.add((tap + 1) * LANES));
+                        for p in 0..P {
+                            let x = $load(rows[p].cast::<f32>().add(first));
+                            sums[p] = V::plus_product(sums[p], x, weights);
+                        }
+                    }
+                };
             }
-            let multiplier = _mm512_loadu_si512(parts[0].as_ptr().cast());
-            let value = scale(sum, multiplier, _mm512_loadu_si512(parts[1].as_ptr().cast()));
-            let value = _mm512_add_epi32(value, _mm512_set1_epi32(bytes.out_zero));
-            let value = _mm512_max_epi32(value, _mm512_set1_epi32(bytes.low));
-            let value = _mm512_min_epi32(value, _mm512_set1_epi32(bytes.high));
-            _mm512_mask_cvtepi32_storeu_epi8(out.as_mut_ptr().add(first).cast(), lanes, value);
+            if left >= LANES {
+                taps!(|x| V::floats(x));
+            } else {
+                taps!(|x| V::some_floats(x, left));
+            }
+            for p in 0..P {
+                let value = V::clamp(sums[p], strip.low, strip.high);
+                V::put_floats(out.add(p * strip.channels + first), value, left);
+            }
         }
     }
 }
+
+/// # Safety
+/// As of floats, for bytes.
+#[inline(always)]
+unsafe fn bytes<V: Lanes, const P: usize>(strip: &Strip<'_>) {
+    // SAFETY: as the caller promises; a panel has two lines, and one more for every four taps. Rows beyond the taps are any that are there:
+    // their weights are zero.
+    unsafe {
+        for (panel, first) in (0..strip.channels).step_by(LANES).enumerate() {
+            let left = strip.channels - first;
+            let panel = strip.panels.add(panel * strip.panel_bytes);
+            let start = V::whole(panel);
+            let mut sums = [start; P];
+            macro_rules! taps {
+                ($count:expr) => {
+                    for four in 0..strip.taps.div_ceil(4) {
+                        let weights = V::whole(panel.add((four + 2) * 64));
+                        let rows: [&[*const u8; TILE]; 4] = core::array::from_fn(|k| {
+                            strip.rows.get_unchecked((4 * four + k).min(strip.taps - 1))
+                        });
+                        for p in 0..P {
+                            let x = V::interleave(rows.map(|row| row[p].add(first)), $count);
+                            sums[p] = V::plus_four(sums[p], V::flip(x), weights);
+                        }
+                    }
+                };
+            }
+            if left >= LANES {
+                taps!(LANES);
+            } else {
+                taps!(left);
+            }
+            let scales = V::floats(panel.add(64).cast());
+            for p in 0..P {
+                let to = strip.out.add(p * strip.channels + first);
+                V::put_bytes(to, sums[p], scales, strip.rounding, left);
+            }
+        }
+    }
+}
+
+macro_rules! kernels {
+    ($lanes:ty, $features:literal, $floats:ident, $bytes:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $floats<const P: usize>(strip: &Strip<'_>) {
+            // SAFETY: as the caller promises.
+            unsafe { floats::<$lanes, P>(strip) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $bytes<const P: usize>(strip: &Strip<'_>) {
+            // SAFETY: as the caller promises.
+            unsafe { bytes::<$lanes, P>(strip) }
+        }
+    };
+}
+
+kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512vnni,fma,avx2", floats_wide, bytes_wide);
+kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni);
+kernels!(Narrow<false>, "avx2,fma", floats_narrow, bytes_narrow);
+
+macro_rules! up_to_eight {
+    ($kernel:ident) => {
+        [
+            $kernel::<1>,
+            $kernel::<2>,
+            $kernel::<3>,
+            $kernel::<4>,
+            $kernel::<5>,
+            $kernel::<6>,
+            $kernel::<7>,
+            $kernel::<8>,
+        ]
+    };
+}
+
+const FLOATS_WIDE: [Kernel; STRIP] = up_to_eight!(floats_wide);
+const BYTES_WIDE: [Kernel; STRIP] = up_to_eight!(bytes_wide);
+const FLOATS_NARROW: [Kernel; STRIP] = up_to_eight!(floats_narrow);
+const BYTES_NARROW: [Kernel; STRIP] = up_to_eight!(bytes_narrow);
+const BYTES_NARROW_VNNI: [Kernel; STRIP] = up_to_eight!(bytes_narrow_vnni);

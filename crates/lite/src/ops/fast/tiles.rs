@@ -1,177 +1,270 @@
-//! A tile of pixels times all panels of weights: floats by AVX-512 and AVX2, bytes by VNNI.
+//! Tiles of results: rows of some pixels times some panels of weights, with all sums in registers.
 
-use core::arch::x86_64::*;
+use super::lanes::{LANES, Lanes, Narrow, Wide, soon};
+use super::rows::TILE;
+use crate::quant::Rounding;
 
-use super::super::conv::{Bytes, Floats};
-use super::super::store::Store;
-use super::{LANES, Packed, TILE};
-
-/// The bits of the first `count` lanes.
-pub fn mask(count: usize) -> u16 {
-    if count >= LANES { u16::MAX } else { (1 << count) - 1 }
+/// A tile to compute.
+#[derive(Clone, Copy)]
+pub struct Tile {
+    /// Pointers to rows, for every tap one for each pixel.
+    pub rows: *const [*const u8; TILE],
+    pub taps: usize,
+    /// Numbers of a row.
+    pub deep: usize,
+    /// The first panel, and how many bytes lie between panels.
+    pub panel: *const u8,
+    pub panel_bytes: usize,
+    /// The first result, and how many numbers lie between pixels.
+    pub out: *mut u8,
+    pub channels: usize,
+    /// How many channels are left from the first panel on.
+    pub left: usize,
+    /// The range of floats.
+    pub low: f32,
+    pub high: f32,
+    /// How bytes are made.
+    pub rounding: Rounding,
+    /// What is added to all sums of a pixel.
+    pub extra: [i32; TILE],
+    /// Whether rows may be read up to the next multiple of four bytes.
+    pub beyond: bool,
 }
 
+/// Computes a tile of so many pixels and panels as it is made for.
+///
 /// # Safety
-/// The processor has AVX-512; each of `rows` points to `deep` floats; `out` has `P` rows of `channels`.
-#[target_feature(enable = "avx512f")]
-pub unsafe fn floats_wide<const P: usize>(
-    packed: &Packed,
-    store: &Store,
-    floats: &Floats,
-    rows: &[[*const u8; TILE]],
-    out: &mut [u8],
-) {
-    let panel_floats = LANES * (packed.taps * packed.deep + 1);
-    for (panel, weights) in packed.panels(&store.floats, panel_floats) {
-        // SAFETY: a panel is `panel_floats` long, and rows are as the caller promises.
-        unsafe {
-            let mut at = weights.as_ptr();
-            let mut sums = [_mm512_loadu_ps(at); P];
-            at = at.add(LANES);
-            for row in rows {
-                for k in 0..packed.deep {
-                    let weights = _mm512_loadu_ps(at);
+/// The processor has the instructions it is made for. Each of the tile's rows points to `deep` numbers, as many panels as it is made for
+/// lie at `panel`, and `out` has room for its pixels.
+pub type Kernel = unsafe fn(&Tile);
+
+/// # Safety
+/// As [`Kernel`] asks.
+#[inline(always)]
+unsafe fn floats<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: as the caller promises; a panel has a line, and one more for each number of all rows.
+    unsafe {
+        let start = tile.panel.cast::<f32>();
+        let stride = tile.panel_bytes / 4;
+        let bias: [V::Floats; N] = core::array::from_fn(|n| V::floats(start.add(n * stride)));
+        let mut sums = [bias; P];
+        let mut at = start.add(LANES);
+        for tap in 0..tile.taps {
+            let row = &*tile.rows.add(tap);
+            let rows: [*const f32; P] = core::array::from_fn(|p| row[p].cast());
+            let mut k = 0;
+            macro_rules! step {
+                () => {
+                    let weights: [V::Floats; N] = core::array::from_fn(|n| {
+                        soon(at.add(n * stride).cast());
+                        V::floats(at.add(n * stride))
+                    });
+                    for p in 0..P {
+                        let x = V::all_floats(rows[p].add(k).read_unaligned());
+                        for n in 0..N {
+                            sums[p][n] = V::plus_product(sums[p][n], x, weights[n]);
+                        }
+                    }
                     at = at.add(LANES);
-                    for p in 0..P {
-                        let x = _mm512_set1_ps(row[p].cast::<f32>().add(k).read_unaligned());
-                        sums[p] = _mm512_fmadd_ps(x, weights, sums[p]);
-                    }
-                }
+                    k += 1;
+                };
             }
-            let (low, high) = (_mm512_set1_ps(floats.low), _mm512_set1_ps(floats.high));
-            let lanes = mask(packed.channels - panel * LANES);
-            for (p, sum) in sums.into_iter().enumerate() {
-                let sum = _mm512_min_ps(_mm512_max_ps(sum, low), high);
-                let to = out.as_mut_ptr().cast::<f32>().add(p * packed.channels + panel * LANES);
-                _mm512_mask_storeu_ps(to, lanes, sum);
+            while k + 4 <= tile.deep {
+                step!();
+                step!();
+                step!();
+                step!();
+            }
+            while k < tile.deep {
+                step!();
+            }
+        }
+        // Written to memory here, so that sums are in registers until here.
+        let mut done = [bias; P];
+        for p in 0..P {
+            for n in 0..N {
+                done[p][n] = V::clamp(sums[p][n], tile.low, tile.high);
+            }
+        }
+        for p in 0..P {
+            for n in 0..N {
+                let to = tile.out.cast::<f32>().add(p * tile.channels + n * LANES);
+                V::put_floats(to, done[p][n], tile.left - n * LANES);
             }
         }
     }
 }
 
 /// # Safety
-/// The processor has AVX2 and FMA; each of `rows`, from `first` on, points to `deep` floats; `out` has `P` rows of `channels`.
-#[target_feature(enable = "avx2,fma")]
-pub unsafe fn floats_avx2<const P: usize>(
-    packed: &Packed,
-    store: &Store,
-    floats: &Floats,
-    rows: &[[*const u8; TILE]],
-    first: usize,
-    out: &mut [u8],
-) {
-    let panel_floats = LANES * (packed.taps * packed.deep + 1);
-    for (panel, weights) in packed.panels(&store.floats, panel_floats) {
-        // SAFETY: a panel is `panel_floats` long, and rows are as the caller promises.
-        unsafe {
-            let mut at = weights.as_ptr();
-            let mut sums = [[_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))]; P];
-            at = at.add(LANES);
-            for row in rows {
-                for k in 0..packed.deep {
-                    let weights = [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))];
-                    at = at.add(LANES);
-                    for p in 0..P {
-                        let x = _mm256_set1_ps(row[first + p].cast::<f32>().add(k).read_unaligned());
-                        sums[p][0] = _mm256_fmadd_ps(x, weights[0], sums[p][0]);
-                        sums[p][1] = _mm256_fmadd_ps(x, weights[1], sums[p][1]);
+/// As [`Kernel`] asks.
+#[inline(always)]
+unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
+    // SAFETY: as the caller promises; a panel has two lines, and one more for every four numbers of a row.
+    unsafe {
+        let (start, stride) = (tile.panel, tile.panel_bytes);
+        let first: [V::Whole; N] = core::array::from_fn(|n| V::whole(start.add(n * stride)));
+        let mut sums = [first; P];
+        let mut at = start.add(128);
+        let (whole, rest) = (tile.deep / 4, tile.deep % 4);
+        for tap in 0..tile.taps {
+            let row = &*tile.rows.add(tap);
+            let rows: [*const u8; P] = core::array::from_fn(|p| row[p]);
+            macro_rules! step {
+                (|$p:ident| $four:expr) => {
+                    let weights: [V::Whole; N] = core::array::from_fn(|n| {
+                        soon(at.add(n * stride));
+                        V::whole(at.add(n * stride))
+                    });
+                    for $p in 0..P {
+                        let x = V::all_whole($four);
+                        for n in 0..N {
+                            sums[$p][n] = V::plus_four(sums[$p][n], weights[n], x);
+                        }
                     }
-                }
+                    at = at.add(64);
+                };
             }
-            let (low, high) = (_mm256_set1_ps(floats.low), _mm256_set1_ps(floats.high));
-            let left = (packed.channels - panel * LANES).min(LANES);
-            for (p, sums) in sums.into_iter().enumerate() {
-                let mut values = [0.0f32; LANES];
-                for (part, sum) in sums.into_iter().enumerate() {
-                    let sum = _mm256_min_ps(_mm256_max_ps(sum, low), high);
-                    _mm256_storeu_ps(values.as_mut_ptr().add(8 * part), sum);
-                }
-                let to = (p * packed.channels + panel * LANES) * 4;
-                for (to, value) in out[to..to + 4 * left].chunks_exact_mut(4).zip(values) {
-                    to.copy_from_slice(&value.to_le_bytes());
-                }
+            let mut k = 0;
+            while k + 2 <= whole {
+                step!(|p| rows[p].cast::<i32>().add(k).read_unaligned());
+                step!(|p| rows[p].cast::<i32>().add(k + 1).read_unaligned());
+                k += 2;
+            }
+            if k < whole {
+                step!(|p| rows[p].cast::<i32>().add(k).read_unaligned());
+            }
+            if rest > 0 && tile.beyond {
+                step!(|p| rows[p].cast::<i32>().add(whole).read_unaligned());
+            } else if rest > 0 {
+                step!(|p| last(rows[p].add(4 * whole), rest));
+            }
+        }
+        // Written to memory here, so that sums are in registers until here.
+        let mut done = [first; P];
+        for p in 0..P {
+            let extra = V::all_whole(tile.extra[p]);
+            for n in 0..N {
+                done[p][n] = V::plus(sums[p][n], extra);
+            }
+        }
+        for n in 0..N {
+            let scales = V::floats(start.add(n * stride + 64).cast());
+            for p in 0..P {
+                let to = tile.out.add(p * tile.channels + n * LANES);
+                V::put_bytes(to, done[p][n], scales, tile.rounding, tile.left - n * LANES);
             }
         }
     }
 }
 
+/// One to three bytes, and zeros.
+///
 /// # Safety
-/// The processor has AVX-512 with VNNI; each of `rows` points to `deep` bytes; `out` has `P` rows of `channels`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub unsafe fn bytes_vnni<const P: usize>(
-    packed: &Packed,
-    store: &Store,
-    bytes: &Bytes,
-    rows: &[[*const u8; TILE]],
-    out: &mut [u8],
-) {
-    let fours = packed.deep.div_ceil(4);
-    let panel_bytes = LANES * 4 * fours * packed.taps;
-    let flip = _mm512_set1_epi8(-128);
-    let (whole, rest) = (packed.deep / 4, packed.deep % 4);
-    for (panel, weights) in packed.panels(&store.bytes, panel_bytes) {
-        let left = (packed.channels - panel * LANES).min(LANES);
-        let starts = &store.sums[packed.sums + panel * LANES..][..LANES];
-        // SAFETY: a panel is `panel_bytes` long, rows are as the caller promises, and only bytes of a row are read.
-        unsafe {
-            let mut at = weights.as_ptr();
-            let mut sums = [_mm512_loadu_si512(starts.as_ptr().cast()); P];
-            for row in rows {
-                for four in 0..whole {
-                    let weights = _mm512_loadu_si512(at.cast());
-                    at = at.add(64);
-                    for p in 0..P {
-                        let x = _mm512_set1_epi32(row[p].cast::<i32>().add(four).read_unaligned());
-                        sums[p] = _mm512_dpbusd_epi32(sums[p], _mm512_xor_si512(x, flip), weights);
-                    }
-                }
-                if rest > 0 {
-                    let weights = _mm512_loadu_si512(at.cast());
-                    at = at.add(64);
-                    for p in 0..P {
-                        let mut last = [0u8; 4];
-                        core::ptr::copy_nonoverlapping(row[p].add(4 * whole), last.as_mut_ptr(), rest);
-                        let x = _mm512_set1_epi32(i32::from_le_bytes(last));
-                        sums[p] = _mm512_dpbusd_epi32(sums[p], _mm512_xor_si512(x, flip), weights);
-                    }
-                }
+/// So many bytes are there.
+#[inline(always)]
+unsafe fn last(from: *const u8, count: usize) -> i32 {
+    // SAFETY: as the caller promises.
+    let byte = |at: usize| if at < count { i32::from(unsafe { from.add(at).read() }) << (8 * at) } else { 0 };
+    byte(0) | byte(1) | byte(2)
+}
+
+/// What is taken from all sums of each pixel, because weights are 128 more than they are.
+///
+/// # Safety
+/// As [`Kernel`] asks, of the rows.
+#[inline(always)]
+unsafe fn extras<V: Lanes>(tile: &mut Tile, pixels: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        for p in 0..pixels {
+            let mut sum = 0i32;
+            for tap in 0..tile.taps {
+                sum = sum.wrapping_add(V::sum((&*tile.rows.add(tap))[p], tile.deep));
             }
-            let mut scales = [[0i32; LANES]; 2];
-            for (lane, scale) in store.scales[bytes.scales + panel * LANES..][..left].iter().enumerate() {
-                (scales[0][lane], scales[1][lane]) = (scale.multiplier, scale.shift);
-            }
-            let multiplier = _mm512_loadu_si512(scales[0].as_ptr().cast());
-            let shift = _mm512_loadu_si512(scales[1].as_ptr().cast());
-            for (p, sum) in sums.into_iter().enumerate() {
-                let value = scale(sum, multiplier, shift);
-                let value = _mm512_add_epi32(value, _mm512_set1_epi32(bytes.out_zero));
-                let value = _mm512_max_epi32(value, _mm512_set1_epi32(bytes.low));
-                let value = _mm512_min_epi32(value, _mm512_set1_epi32(bytes.high));
-                let to = out.as_mut_ptr().add(p * packed.channels + panel * LANES);
-                _mm512_mask_cvtepi32_storeu_epi8(to.cast(), mask(left), value);
-            }
+            tile.extra[p] = sum.wrapping_mul(-128);
         }
     }
 }
 
-/// `Scale::apply` of sixteen sums.
-#[target_feature(enable = "avx512f")]
-pub fn scale(sums: __m512i, multiplier: __m512i, shift: __m512i) -> __m512i {
-    let zero = _mm512_setzero_si512();
-    let left = _mm512_max_epi32(shift, zero);
-    let right = _mm512_max_epi32(_mm512_sub_epi32(zero, shift), zero);
-    let sums = _mm512_sllv_epi32(sums, left);
-    let half = _mm512_set1_epi64(1 << 30);
-    let even = _mm512_add_epi64(_mm512_mul_epi32(sums, multiplier), half);
-    let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sums), _mm512_srli_epi64::<32>(multiplier));
-    let odd = _mm512_add_epi64(odd, half);
-    // The bits from 31 on: of even lanes moved down, of odd ones up into the upper half.
-    let high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64::<31>(even), _mm512_slli_epi64::<1>(odd));
-    let ones = _mm512_set1_epi32(1);
-    let mask = _mm512_sub_epi32(_mm512_sllv_epi32(ones, right), ones);
-    let negative = _mm512_srli_epi32::<31>(high);
-    let threshold = _mm512_add_epi32(_mm512_srli_epi32::<1>(mask), negative);
-    let up = _mm512_cmpgt_epi32_mask(_mm512_and_si512(high, mask), threshold);
-    let shifted = _mm512_srav_epi32(high, right);
-    _mm512_mask_add_epi32(shifted, up, shifted, ones)
+macro_rules! kernels {
+    ($lanes:ty, $features:literal, $floats:ident, $bytes:ident, $extras:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $floats<const P: usize, const N: usize>(tile: &Tile) {
+            // SAFETY: as the caller promises.
+            unsafe { floats::<$lanes, P, N>(tile) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $bytes<const P: usize, const N: usize>(tile: &Tile) {
+            // SAFETY: as the caller promises.
+            unsafe { bytes::<$lanes, P, N>(tile) }
+        }
+
+        /// # Safety
+        /// As [`extras`] asks.
+        #[target_feature(enable = $features)]
+        pub unsafe fn $extras(tile: &mut Tile, pixels: usize) {
+            // SAFETY: as the caller promises.
+            unsafe { extras::<$lanes>(tile, pixels) }
+        }
+    };
 }
+
+kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512vnni,fma,avx2", floats_wide, bytes_wide, extras_wide);
+kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni, extras_narrow_vnni);
+kernels!(Narrow<false>, "avx2,fma", floats_narrow, bytes_narrow, extras_narrow);
+
+macro_rules! up_to_twelve {
+    ($kernel:ident, $n:literal) => {
+        [
+            $kernel::<1, $n>,
+            $kernel::<2, $n>,
+            $kernel::<3, $n>,
+            $kernel::<4, $n>,
+            $kernel::<5, $n>,
+            $kernel::<6, $n>,
+            $kernel::<7, $n>,
+            $kernel::<8, $n>,
+            $kernel::<9, $n>,
+            $kernel::<10, $n>,
+            $kernel::<11, $n>,
+            $kernel::<12, $n>,
+        ]
+    };
+}
+
+macro_rules! up_to_six {
+    ($kernel:ident, $n:literal) => {
+        [
+            $kernel::<1, $n>,
+            $kernel::<2, $n>,
+            $kernel::<3, $n>,
+            $kernel::<4, $n>,
+            $kernel::<5, $n>,
+            $kernel::<6, $n>,
+        ]
+    };
+}
+
+/// The kernels of one set of instructions: for one panel, for two and for four, by pixels less one.
+pub struct Kernels {
+    pub one: &'static [Kernel],
+    pub two: &'static [Kernel],
+    pub four: &'static [Kernel],
+}
+
+pub const FLOATS_WIDE: Kernels = Kernels {
+    one: &up_to_twelve!(floats_wide, 1),
+    two: &up_to_twelve!(floats_wide, 2),
+    four: &up_to_six!(floats_wide, 4),
+};
+pub const BYTES_WIDE: Kernels = Kernels {
+    one: &up_to_twelve!(bytes_wide, 1),
+    two: &up_to_twelve!(bytes_wide, 2),
+    four: &up_to_six!(bytes_wide, 4),
+};
+/// Of AVX2, whose registers are half as many and half as wide. AVX-VNNI has no other for floats.
+pub const FLOATS_NARROW: Kernels = Kernels { one: &up_to_six!(floats_narrow, 1), two: &[], four: &[] };
+pub const BYTES_NARROW: Kernels = Kernels { one: &up_to_six!(bytes_narrow, 1), two: &[], four: &[] };
+pub const BYTES_NARROW_VNNI: Kernels =
+    Kernels { one: &up_to_six!(bytes_narrow_vnni, 1), two: &[], four: &[] };

@@ -1,0 +1,239 @@
+//! Weights in the order in which kernels read them: panels of sixteen channels, in lines of 64 bytes.
+
+use alloc::vec::Vec;
+
+use super::cpu::Level;
+use super::lanes::LANES;
+use crate::bytes::{chunks, f, half, i, s};
+use crate::ops::conv::{Bytes, Floats, Numbers};
+use crate::ops::store::{Line, Store};
+use crate::schema::Type;
+use crate::tensor::Tensor;
+
+/// Where packed weights lie, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed {
+    pub taps: usize,
+    pub deep: usize,
+    pub channels: usize,
+    pub level: Level,
+    /// Which of the store's packs it is.
+    pack: usize,
+    /// Lines of zeros before the panels, for what is outside the picture.
+    zeros: usize,
+    /// Lines of a panel.
+    pub panel: usize,
+}
+
+impl Packed {
+    /// How many panels there are.
+    pub fn panels(&self) -> usize {
+        self.channels.div_ceil(LANES)
+    }
+
+    /// The lines of the panels from one on.
+    pub fn from<'s>(&self, store: &'s Store, panel: usize) -> &'s [Line] {
+        &store.packs[self.pack][self.zeros + panel * self.panel..]
+    }
+
+    /// A row of what stands for zero.
+    pub fn zeros<'s>(&self, store: &'s Store) -> &'s [Line] {
+        &store.packs[self.pack][..self.zeros]
+    }
+}
+
+/// Taps of a window, at most.
+pub const TAPS: usize = 128;
+
+/// What is known before anything is packed.
+struct Plan<'a> {
+    level: Level,
+    data: &'a [u8],
+    bias: Option<&'a [u8]>,
+    taps: usize,
+    deep: usize,
+    channels: usize,
+}
+
+impl Plan<'_> {
+    /// Takes lines for zeros and panels, if the store's bounds allow, and lets them be written.
+    fn write(
+        &self,
+        store: &mut Store,
+        zeros: usize,
+        zero: u8,
+        panel: usize,
+        write: impl FnOnce(&Store, &mut Vec<Line>),
+    ) -> Option<Packed> {
+        let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros)?;
+        if !store.may_pack(count.checked_mul(size_of::<Line>())?) {
+            return None;
+        }
+        let mut lines = Vec::with_capacity(count);
+        lines.resize(zeros, Line([zero; 64]));
+        write(store, &mut lines);
+        store.packs.push(lines);
+        let Self { level, taps, deep, channels, .. } = *self;
+        Some(Packed { taps, deep, channels, level, pack: store.packs.len() - 1, zeros, panel })
+    }
+
+    /// A line of sixteen numbers, one a channel; zeros where there are no more channels.
+    fn line<T: Into<Four> + Default>(&self, panel: usize, number: impl Fn(usize) -> T) -> Line {
+        let mut line = Line([0; 64]);
+        for (lane, to) in line.0.chunks_exact_mut(4).enumerate() {
+            let channel = panel * LANES + lane;
+            let value = if channel < self.channels { number(channel) } else { T::default() };
+            to.copy_from_slice(&value.into().0);
+        }
+        line
+    }
+
+    fn bias(&self, channel: usize) -> i32 {
+        self.bias.map_or(0, |bias| i(chunks::<4>(bias)[channel]))
+    }
+}
+
+/// Four bytes of a number.
+struct Four([u8; 4]);
+
+impl From<f32> for Four {
+    fn from(value: f32) -> Self {
+        Self(value.to_le_bytes())
+    }
+}
+
+impl From<i32> for Four {
+    fn from(value: i32) -> Self {
+        Self(value.to_le_bytes())
+    }
+}
+
+impl From<[u8; 4]> for Four {
+    fn from(value: [u8; 4]) -> Self {
+        Self(value)
+    }
+}
+
+fn plan<'a>(
+    store: &Store,
+    weights: &Tensor<'a>,
+    bias: Option<&Tensor<'a>>,
+    [taps, deep, channels]: [usize; 3],
+) -> Option<Plan<'a>> {
+    let level = if store.pack { Level::detect() } else { return None };
+    let data = weights.constant()?;
+    let bias = match bias {
+        Some(bias) => Some(bias.constant()?),
+        None => None,
+    };
+    (taps <= TAPS && level > Level::Plain).then_some(Plan { level, data, bias, taps, deep, channels })
+}
+
+/// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
+pub fn pack(
+    store: &mut Store,
+    numbers: &Numbers,
+    weights: &Tensor<'_>,
+    bias: Option<&Tensor<'_>>,
+    sizes: [usize; 3],
+) -> Option<Packed> {
+    let plan = plan(store, weights, bias, sizes)?;
+    let (taps, deep) = (plan.taps, plan.deep);
+    match numbers {
+        Numbers::Floats(floats) => {
+            let panel = taps.checked_mul(deep)?.checked_add(1)?;
+            plan.write(store, deep.div_ceil(LANES), 0, panel, |store, lines| {
+                for panel in 0..plan.channels.div_ceil(LANES) {
+                    lines.push(plan.line(panel, |channel| floats.bias(plan.bias, channel)));
+                    for at in 0..taps * deep {
+                        lines.push(plan.line(panel, |channel| {
+                            weight(store, floats, plan.data, channel, channel * taps * deep + at)
+                        }));
+                    }
+                }
+            })
+        }
+        Numbers::Bytes(bytes) => {
+            let fours = deep.div_ceil(4);
+            let panel = taps.checked_mul(fours)?.checked_add(2)?;
+            plan.write(store, deep.div_ceil(64), bytes.in_zero as u8, panel, |store, lines| {
+                for panel in 0..plan.channels.div_ceil(LANES) {
+                    let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
+                    lines.push(plan.line(panel, |channel| {
+                        let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
+                        plan.bias(channel).wrapping_sub(all.wrapping_mul(bytes.in_zero))
+                    }));
+                    lines.push(scales(store, &plan, bytes, panel));
+                    for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
+                        lines.push(plan.line(panel, |channel| {
+                            core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
+                                // Weights are unsigned, 128 more than they are; what is beyond them is multiplied by zero.
+                                k if k < deep => row(channel)[tap * deep + k] ^ 0x80,
+                                _ => 0,
+                            })
+                        }));
+                    }
+                }
+            })
+        }
+    }
+}
+
+/// Packs weights of a depthwise convolution, which lie as taps of channels.
+pub fn pack_depthwise(
+    store: &mut Store,
+    numbers: &Numbers,
+    weights: &Tensor<'_>,
+    bias: Option<&Tensor<'_>>,
+    [taps, channels]: [usize; 2],
+) -> Option<Packed> {
+    let plan = plan(store, weights, bias, [taps, 1, channels])?;
+    match numbers {
+        Numbers::Floats(floats) => {
+            plan.write(store, channels.div_ceil(LANES), 0, taps + 1, |store, lines| {
+                for panel in 0..channels.div_ceil(LANES) {
+                    lines.push(plan.line(panel, |channel| floats.bias(plan.bias, channel)));
+                    for tap in 0..taps {
+                        lines.push(plan.line(panel, |channel| {
+                            weight(store, floats, plan.data, channel, tap * channels + channel)
+                        }));
+                    }
+                }
+            })
+        }
+        Numbers::Bytes(bytes) => {
+            let (fours, zero) = (taps.div_ceil(4), bytes.in_zero as u8);
+            plan.write(store, channels.div_ceil(64), zero, fours + 2, |store, lines| {
+                for panel in 0..channels.div_ceil(LANES) {
+                    let at = |channel: usize, tap: usize| plan.data[tap * channels + channel];
+                    lines.push(plan.line(panel, |channel| {
+                        let all = (0..taps).fold(0i32, |sum, tap| sum.wrapping_add(s(at(channel, tap))));
+                        // Operands are unsigned, 128 more than they are.
+                        plan.bias(channel).wrapping_sub(all.wrapping_mul(128 + bytes.in_zero))
+                    }));
+                    lines.push(scales(store, &plan, bytes, panel));
+                    for four in 0..fours {
+                        lines.push(plan.line(panel, |channel| {
+                            core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
+                                tap if tap < taps => at(channel, tap),
+                                _ => 0,
+                            })
+                        }));
+                    }
+                }
+            })
+        }
+    }
+}
+
+fn scales(store: &Store, plan: &Plan<'_>, bytes: &Bytes, panel: usize) -> Line {
+    plan.line(panel, |channel| store.reals[bytes.scales + channel])
+}
+
+fn weight(store: &Store, floats: &Floats, data: &[u8], channel: usize, at: usize) -> f32 {
+    match floats.weights {
+        Type::F32 => f(chunks::<4>(data)[at]),
+        Type::F16 => half(chunks::<2>(data)[at]),
+        _ => s(data[at]) as f32 * store.reals[floats.scales + channel],
+    }
+}
