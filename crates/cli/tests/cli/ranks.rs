@@ -107,7 +107,8 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     let rows = line["strategies"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["parallel"].as_str().unwrap()).collect();
-    assert_eq!(names, ["data", "state", "shard", "parameters"]);
+    assert_eq!(names, ["data", "state", "shard", "parameters", "tensor"]);
+    assert!(rows[4]["why"].as_str().is_some_and(|why| why.contains("1024 ranks")), "{}", rows[4]);
     let of = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
     let share = of(2, "optimizer_bytes") / of(0, "optimizer_bytes");
     assert!(share < 0.02, "{share} of the state on each of 1024 ranks: {rows:?}");
@@ -124,6 +125,8 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     let far = said("--batch 64 --ranks 16 --nodes 16 --json").unwrap().remove(0);
     let time = |line: &Value| line["strategies"][0]["exchange_seconds"].as_f64().unwrap();
     assert!(time(&far) > time(&near), "{near} {far}");
+    let parameters = |row: usize| near["strategies"][row]["parameter_bytes"].as_f64().unwrap();
+    assert!(parameters(4) < 0.1 * parameters(0), "{near}");
     for (more, why) in [
         ("--batch 64 --ranks 16 --nodes 1", "has 8 cards"),
         ("--batch 64 --ranks 16 --nodes 3", "do not lie evenly"),

@@ -209,7 +209,9 @@ impl Lowered {
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         // What ranks exchange, they exchange once: the others would not know of a second time.
         op.replayable = !node.op.is_exchange();
-        op.beside = matches!(&node.op, Op::Exchange(exchange) if exchange.of.ranks > 1);
+        // A card's exchanges are over when they are started.
+        let is_several = matches!(&node.op, Op::Exchange(exchange) if exchange.of.ranks > 1);
+        op.beside = is_several && device.backend().is_host();
         for v in &node.inputs {
             let tensor = self.location(self.roots[v.index()])?.tensor;
             if !op.reads.contains(&tensor) {
