@@ -175,9 +175,10 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub soft_placement: Option<bool>,
     /// How several ranks share a training, each with its share of every batch: data (all of the model on each), shard (each has all parameters, and its
-    /// shard of gradients and of the optimizer's state), parameters (its shard of those, too: they are gathered where they are used), auto (of those that
-    /// fit the fastest). Others (pipeline, tensor) are refused. [default: data]
-    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters")]
+    /// shard of gradients and of the optimizer's state), parameters (its shard of those, too: they are gathered where they are used); pipeline (each has a stage of
+    /// the model, through which parts of the batch go, as many samples each as --micro-batch says); auto (of those that fit the fastest). Others (tensor) are
+    /// refused. [default: data]
+    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters | pipeline")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel: Option<String>,
     /// Let batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes those

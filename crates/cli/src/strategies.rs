@@ -1,10 +1,13 @@
 //! Turns a model and ranks that need not be here into the ways to share its training, side by side, and the one to take.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use plimsoll::internals::comm::{Kind, Reduce, Way};
+use plimsoll::internals::graph::counted;
 use plimsoll::internals::run::Error;
 use plimsoll::internals::run::record;
+use plimsoll::nn::Pipeline;
 use plimsoll::prelude::*;
 use plimsoll::ranks::{Imagined, Peers};
 use serde_json::{Value, json};
@@ -25,6 +28,9 @@ pub struct Planned {
     exchange_seconds: f64,
     parameters: u64,
     optimizer: u64,
+    /// Where ranks have stages: what those come to, and each that was planned, by its rank.
+    pipeline: Option<Pipeline>,
+    stages: Vec<(usize, Planned)>,
 }
 
 /// Why a way cannot be taken.
@@ -37,51 +43,92 @@ pub struct Refused {
 /// What planning a way came to.
 type Answer = Result<Planned, Refused>;
 
-/// The ways that are built: each has more in shards than the one before.
-pub const BUILT: [&str; 3] = ["data", "shard", "parameters"];
+/// The ways that are built, in the order in which they are preferred where they are as fast.
+pub const BUILT: [&str; 4] = ["data", "shard", "parameters", PIPELINE];
+const PIPELINE: &str = "pipeline";
 
-/// What makes a trainer of settings, and its data.
-pub type Made<'a> = dyn Fn(&Config) -> Result<(Trainer, Dataset), Failure> + 'a;
+/// Of more stages than this, only so many are planned, among them the first and the last.
+const MOST_STAGES: usize = 8;
+
+/// What makes a trainer of settings on a device, and its data.
+pub type Made<'a> = dyn Fn(&Config, &Device) -> Result<(Trainer, Dataset), Failure> + 'a;
 
 /// A trainer of a model by name or of a file.
-pub fn of_setup(device: &Device) -> impl Fn(&Config) -> Result<(Trainer, Dataset), Failure> + '_ {
-    |config| {
-        let Setup { trainer, train, .. } = Setup::new(config, device)?;
-        Ok((trainer, train))
+pub fn of_setup(config: &Config, device: &Device) -> Result<(Trainer, Dataset), Failure> {
+    let Setup { trainer, train, .. } = Setup::new(config, device)?;
+    Ok((trainer, train))
+}
+
+/// Plans a way on the rank that a device is.
+fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -> Result<Answer, Failure> {
+    let config = Config { parallel: Some(name.into()), ..config.clone() };
+    if let Err(Failure(why)) = ranks::check(&config) {
+        return Ok(Err(Refused { why, least: None }));
+    }
+    let (trainer, data) = made(&config, device)?;
+    let planned = || -> Result<Planned, plimsoll::train::Error> {
+        let plan = trainer.plan(&data)?;
+        let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
+        let mut planned = Planned::of(bytes, seconds, &plan.timeline()?);
+        planned.pipeline = trainer.pipeline(&data)?;
+        planned.predicted_seconds *= planned.pipeline.as_ref().map_or(1.0, Pipeline::longer);
+        Ok(planned)
+    };
+    match planned() {
+        Ok(planned) => Ok(Ok(planned)),
+        Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
+            let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
+            let why = format!("needs {least:#}");
+            Ok(Err(Refused { why, least: Some(least.get()) }))
+        }
+        // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
+        Err(error) if name != "data" => Ok(Err(Refused { why: error.to_string(), least: None })),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Plans the ways that are built.
-pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; 3], Failure> {
-    let plan = |name: &str| -> Result<Answer, Failure> {
-        let config = Config { parallel: Some(name.into()), ..config.clone() };
-        if let Err(Failure(why)) = ranks::check(&config) {
-            return Ok(Err(Refused { why, least: None }));
-        }
-        let (trainer, data) = made(&config)?;
-        match trainer.plan(&data) {
-            Ok(plan) => {
-                let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
-                Ok(Ok(Planned::of(bytes, seconds, &plan.timeline()?)))
+/// Plans the ways that are built, on the rank that a device is.
+pub fn plan_each(config: &Config, device: &Device, made: &Made<'_>) -> Result<Vec<Answer>, Failure> {
+    BUILT.iter().map(|name| plan_way(name, config, device, made)).collect()
+}
+
+/// Plans the stages of ranks that are only planned for, each as its own rank: what the one that holds most holds, and how long the longest takes.
+fn plan_stages(
+    config: &Config,
+    device: &Device,
+    made: &Made<'_>,
+    imagined: &Imagined,
+) -> Result<Answer, Failure> {
+    let ranks = imagined.rank().ranks;
+    let of = |i: usize, n: usize| if n == ranks { i } else { i * (ranks - 1) / (n - 1) };
+    let n = ranks.min(MOST_STAGES);
+    let mut all = Planned::default();
+    for rank in (0..n).map(|i| of(i, n)) {
+        let device = device.with_ranks(Arc::new(imagined.as_rank(rank)));
+        let one = match device.scope(|| plan_way(PIPELINE, config, &device, made))? {
+            Ok(one) => one,
+            // What is true of the cut is true of all.
+            Err(Refused { why, least: None }) => return Ok(Err(Refused { why, least: None })),
+            Err(Refused { why, least }) => {
+                return Ok(Err(Refused { why: format!("the stage of rank {rank} {why}"), least }));
             }
-            Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
-                let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
-                let why = format!("needs {least:#}");
-                Ok(Err(Refused { why, least: Some(least.get()) }))
-            }
-            // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
-            Err(error) if name != "data" => Ok(Err(Refused { why: error.to_string(), least: None })),
-            Err(error) => Err(error.into()),
+        };
+        all.bytes = all.bytes.max(one.bytes);
+        all.parameters = all.parameters.max(one.parameters);
+        all.optimizer = all.optimizer.max(one.optimizer);
+        if one.predicted_seconds >= all.predicted_seconds {
+            (all.predicted_seconds, all.exchange_seconds) = (one.predicted_seconds, one.exchange_seconds);
         }
-    };
-    let [data, shard, parameters] = BUILT.map(plan);
-    Ok([data?, shard?, parameters?])
+        all.pipeline = all.pipeline.or_else(|| one.pipeline.clone());
+        all.stages.push((rank, one));
+    }
+    Ok(Ok(all))
 }
 
 /// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
-pub fn choose(seconds: [Option<f64>; 3]) -> (&'static str, String) {
+pub fn choose(seconds: &[Option<f64>]) -> (&'static str, String) {
     let fitting: Vec<(&'static str, f64)> =
-        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?))).collect();
+        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, (*seconds)?))).collect();
     let Some(&first) = fitting.first() else {
         return ("parameters", "no way fits; parameters in shards take the least".into());
     };
@@ -89,21 +136,17 @@ pub fn choose(seconds: [Option<f64>; 3]) -> (&'static str, String) {
         if other.1 < WORTH * best.1 { *other } else { best }
     };
     let (name, taken) = fitting.iter().fold(first, better);
-    let others: Vec<String> = fitting
-        .iter()
-        .filter(|(other, _)| *other != name)
-        .map(|(other, seconds)| format!("{} with {other}", duration(*seconds)))
-        .collect();
+    let mut why = format!("{name} is taken: {} a step", duration(taken));
+    for (other, seconds) in fitting.iter().filter(|(other, _)| *other != name) {
+        why =
+            format!("{why}, {} ({:+.0} %) with {other}", duration(*seconds), 100.0 * (seconds / taken - 1.0));
+    }
     let unfit: Vec<&str> = BUILT
         .into_iter()
         .zip(seconds)
         .filter(|(_, seconds)| seconds.is_none())
         .map(|(name, _)| name)
         .collect();
-    let mut why = format!("{name} is taken: {} a step", duration(taken));
-    for other in &others {
-        why = format!("{why}, {other}");
-    }
     if !unfit.is_empty() {
         why = format!("{why}; {} does not fit or cannot be taken", unfit.join(" and "));
     }
@@ -117,7 +160,8 @@ impl Planned {
     }
 
     fn of(bytes: Bytes, seconds: f64, step: &record::Step) -> Planned {
-        let is_exchange = |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather");
+        let is_exchange =
+            |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather" | "send" | "receive");
         let us: f64 = step.instructions.iter().filter(|i| is_exchange(&i.op)).map(|i| i.us).sum();
         let of_kind =
             |kind: record::Kind| step.residents.iter().filter(move |r| r.kind == kind).map(|r| r.bytes);
@@ -127,7 +171,66 @@ impl Planned {
             exchange_seconds: us * 1e-6,
             parameters: of_kind(record::Kind::Parameter).sum(),
             optimizer: of_kind(record::Kind::Optimizer).sum(),
+            pipeline: None,
+            stages: Vec::new(),
         }
+    }
+
+    /// Bytes that a stage sends in a step: the most to a neighbour of its machine, and to another machine.
+    fn sent_by_stages(&self, per_machine: usize) -> (f64, f64) {
+        let Some(pipeline) = &self.pipeline else { return (0.0, 0.0) };
+        let (n, mut sent) = (pipeline.stages.len(), (0.0f64, 0.0f64));
+        for (rank, stage) in pipeline.stages.iter().enumerate() {
+            let is_edge =
+                (rank > 0 && rank % per_machine == 0) || (rank + 1 < n && (rank + 1) % per_machine == 0);
+            let most = if is_edge { &mut sent.1 } else { &mut sent.0 };
+            *most = most.max(stage.sent as f64);
+        }
+        sent
+    }
+
+    /// The stages, a line each.
+    fn stages_text(&self) -> String {
+        let Some(pipeline) = &self.pipeline else { return String::new() };
+        let n = pipeline.stages.len();
+        let mut text = format!(
+            "{n} stages, through which the batch goes in {}; a stage waits for {:.0} % of a step\n",
+            counted(pipeline.parts, "part"),
+            100.0 * (1.0 - 1.0 / pipeline.longer())
+        );
+        let _ = writeln!(
+            text,
+            "{:<6}{:>11}{:>11}{:>11}{:>11}{:>11}  of",
+            "rank", "holds", "parameters", "optimizer", "works", "sends"
+        );
+        for (rank, stage) in &self.stages {
+            let Some(figures) = pipeline.stages.get(*rank) else { continue };
+            let _ = writeln!(
+                text,
+                "{rank:<6}{:>11}{:>11}{:>11}{:>11}{:>11}  {} … {}",
+                Bytes(stage.bytes).to_string(),
+                Bytes(stage.parameters).to_string(),
+                Bytes(stage.optimizer).to_string(),
+                duration(stage.predicted_seconds / pipeline.longer()),
+                Bytes(figures.sent).to_string(),
+                figures.first,
+                figures.last
+            );
+        }
+        text
+    }
+
+    fn stages_json(&self) -> Value {
+        let Some(pipeline) = &self.pipeline else { return Value::Null };
+        let stage = |(rank, planned): &(usize, Planned)| {
+            let figures = pipeline.stages.get(*rank);
+            json!({
+                "rank": rank, "planned_bytes": planned.bytes, "parameter_bytes": planned.parameters, "optimizer_bytes": planned.optimizer,
+                "working_seconds": planned.predicted_seconds / pipeline.longer(), "sent_bytes": figures.map(|f| f.sent),
+                "first": figures.map(|f| f.first.clone()), "last": figures.map(|f| f.last.clone()),
+            })
+        };
+        json!({ "parts": pipeline.parts, "stages": self.stages.iter().map(stage).collect::<Vec<Value>>() })
     }
 }
 
@@ -153,8 +256,16 @@ const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
 
 impl Compared {
     /// Plans each way for a rank that is only planned for.
-    pub fn new(config: &Config, made: &Made<'_>, imagined: &Imagined) -> Result<Compared, Failure> {
-        let [data, shard, parameters_too] = plan_each(config, made)?;
+    pub fn new(
+        config: &Config,
+        device: &Device,
+        made: &Made<'_>,
+        imagined: &Imagined,
+    ) -> Result<Compared, Failure> {
+        let plan = |name: &str| plan_way(name, config, device, made);
+        let [data, shard, parameters_too] = ["data", "shard", "parameters"].map(plan);
+        let (data, shard, parameters_too) = (data?, shard?, parameters_too?);
+        let staged = plan_stages(config, device, made, imagined)?;
         let topology = imagined.topology();
         let ranks = imagined.rank().ranks as u64;
         let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
@@ -173,13 +284,14 @@ impl Compared {
         let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
         let (name, why) = match config.parallel.as_deref() {
             Some("data") => ("data", "data is asked for".into()),
+            Some(PIPELINE) => (PIPELINE, "a stage of the model for each rank is asked for".into()),
             // As `train` does here, where nothing is asked for.
             None if imagined.is_on_host() => {
                 ("data", "data is what train does unless it is asked (--parallel)".into())
             }
             Some("shard") => ("shard", "shard is asked for".into()),
             Some("parameters") => ("parameters", "parameters in shards are asked for".into()),
-            _ => choose([seconds(&data), seconds(&shard), seconds(&parameters_too)]),
+            _ => choose(&[&data, &shard, &parameters_too, &staged].map(seconds)),
         };
         let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
         let rows = vec![
@@ -210,6 +322,15 @@ impl Compared {
                 is_estimated: false,
                 planned: parameters_too,
                 sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
+            },
+            Row {
+                name: PIPELINE,
+                what: "a stage of the model each",
+                is_estimated: false,
+                sent: staged
+                    .as_ref()
+                    .map_or((0.0, 0.0), |staged| staged.sent_by_stages(topology.per_machine)),
+                planned: staged,
             },
         ];
         Ok(Compared { rows, name, why })
@@ -268,7 +389,11 @@ impl Compared {
         }
         text +=
             "* sends as much as shard and holds more, so it is not built: reckoned from the plan of shard\n";
-        text + &self.why
+        text += &self.why;
+        let taken =
+            self.rows.iter().find(|row| row.name == self.name).and_then(|row| row.planned.as_ref().ok());
+        let stages = taken.map(Planned::stages_text).unwrap_or_default();
+        if stages.is_empty() { text } else { format!("{text}\n{}", stages.trim_end()) }
     }
 
     /// The same for programs.
@@ -278,6 +403,7 @@ impl Compared {
                 "parallel": name, "what": what, "estimated": is_estimated, "fits": true, "planned_bytes": p.bytes,
                 "parameter_bytes": p.parameters, "optimizer_bytes": p.optimizer, "predicted_seconds": p.predicted_seconds,
                 "exchange_seconds": p.exchange_seconds, "beside_seconds": p.beside_seconds(), "sent_inside_bytes": sent.0, "sent_between_bytes": sent.1,
+                "pipeline": p.stages_json(),
             }),
             Err(Refused { why, least }) => {
                 json!({ "parallel": name, "what": what, "estimated": is_estimated, "fits": false, "why": why, "floor_bytes": least })
@@ -292,15 +418,17 @@ mod tests {
     use super::choose;
 
     #[test]
-    fn shards_are_taken_where_they_must_be_or_are_worth_it() {
-        assert_eq!(choose([Some(1.0), Some(1.0), Some(1.0)]).0, "data");
-        assert_eq!(choose([Some(1.0), Some(0.9), Some(0.88)]).0, "shard");
-        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8)]).0, "parameters");
-        let (name, why) = choose([None, Some(2.0), Some(3.0)]);
+    fn shards_and_stages_are_taken_where_they_must_be_or_are_worth_it() {
+        assert_eq!(choose(&[Some(1.0), Some(1.0), Some(1.0), Some(1.0)]).0, "data");
+        assert_eq!(choose(&[Some(1.0), Some(0.9), Some(0.88), None]).0, "shard");
+        assert_eq!(choose(&[Some(1.0), Some(0.99), Some(0.8), Some(0.79)]).0, "parameters");
+        assert_eq!(choose(&[Some(1.0), Some(0.99), Some(0.8), Some(0.5)]).0, "pipeline");
+        let (name, why) = choose(&[None, Some(2.0), Some(3.0), None]);
         assert_eq!(name, "shard");
-        assert!(why.contains("data does not fit") && why.contains("with parameters"), "{why}");
-        assert_eq!(choose([None, None, Some(3.0)]).0, "parameters");
-        assert_eq!(choose([Some(1.0), None, None]).0, "data");
-        assert!(choose([None; 3]).1.contains("no way fits"));
+        assert!(why.contains("data and pipeline does not fit") && why.contains("with parameters"), "{why}");
+        assert_eq!(choose(&[None, None, Some(3.0), None]).0, "parameters");
+        assert_eq!(choose(&[None, None, None, Some(3.0)]).0, "pipeline");
+        assert_eq!(choose(&[Some(1.0), None, None, None]).0, "data");
+        assert!(choose(&[None; 4]).1.contains("no way fits"));
     }
 }

@@ -10,7 +10,7 @@ mod stages;
 mod state_part;
 
 pub use recipe::{Clip, Parallel, Recipe};
-pub use stages::Stages;
+pub use stages::{Pipeline, StageFigures, Stages};
 pub use state_part::StatePart;
 
 use std::sync::Arc;
@@ -149,6 +149,13 @@ impl Training {
         let (options, types) = (recipe.options(), recipe.types());
         let traced = Computation { model, recipe, params, layout };
         self.step.planner(&options, more, &types, move |pass| traced.train(pass))
+    }
+
+    /// What a training in stages comes to; nothing where ranks have none.
+    #[track_caller]
+    pub fn pipeline(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<Option<Pipeline>> {
+        let (recipe, params) = discovered(model, recipe)?;
+        recipe.stages.as_ref().map(|stages| stages.figures(model, &recipe, &params)).transpose()
     }
 
     /// A model that is only to be evaluated or used: no step is compiled, and nothing is kept for an optimizer. Parameters
@@ -467,9 +474,29 @@ impl Training {
         if bytes.len() != whole.bytes() {
             return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let mut own = bytes[divided.bytes_of(self.rank)].to_vec();
-        own.resize(self.step.state()[divided.at].ty().bytes(), 0);
-        self.step.set_state(divided.at, &own)
+        let own = divided.bytes_of(self.rank);
+        self.restore_own(name, &bytes[own])
+    }
+
+    /// Sets this rank's part of a part of the state ([`StatePart::bytes_of`]); what fills a shard up is zero.
+    #[track_caller]
+    pub fn restore_own(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = self.step.names().iter().position(|(known, _)| known == name);
+        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
+            return self.restore(name, bytes);
+        };
+        let (at, room) = (divided.at, self.step.state()[divided.at].ty().bytes());
+        if bytes.len() == room {
+            return self.step.set_state(at, bytes);
+        }
+        let mut own = bytes.to_vec();
+        own.resize(room, 0);
+        self.step.set_state(at, &own)
+    }
+
+    /// Which rank it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
     /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.

@@ -4,6 +4,7 @@
 //! ([`cut`]). What crosses from stage to stage is sent and received by ops of the graph, in one order for all ranks ([`order`]).
 
 mod cut;
+mod figures;
 mod flow;
 mod order;
 mod owners;
@@ -22,6 +23,7 @@ use rustc_hash::FxHashMap;
 use crate::error::refuse;
 use crate::{Model, Net, Param, Recipe};
 use cut::Cut;
+pub use figures::{Pipeline, StageFigures};
 pub(super) use run::Found;
 use whole::Whole;
 pub(super) use whole::wide;
