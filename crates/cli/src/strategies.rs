@@ -1,10 +1,8 @@
 //! Turns a model and ranks that need not be here into the ways to share its training, side by side, and the one to take.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use plimsoll::internals::comm::{Kind, Reduce, Way};
-use plimsoll::internals::graph::counted;
 use plimsoll::internals::run::Error;
 use plimsoll::internals::run::record;
 use plimsoll::nn::Pipeline;
@@ -15,6 +13,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::plot::duration;
 use crate::setup::Setup;
+use crate::stage_plans::plan_stages;
 use crate::{Failure, ranks};
 
 /// A way is worth having shards only where it saves so much of a step: with all of it everywhere, any rank can write a checkpoint.
@@ -25,30 +24,27 @@ const WORTH: f64 = 0.95;
 pub struct Planned {
     pub bytes: u64,
     pub predicted_seconds: f64,
-    exchange_seconds: f64,
-    parameters: u64,
-    optimizer: u64,
+    pub exchange_seconds: f64,
+    pub parameters: u64,
+    pub optimizer: u64,
     /// Where ranks have stages: what those come to, and each that was planned, by its rank.
-    pipeline: Option<Pipeline>,
-    stages: Vec<(usize, Planned)>,
+    pub pipeline: Option<Pipeline>,
+    pub stages: Vec<(usize, Planned)>,
 }
 
 /// Why a way cannot be taken.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    why: String,
-    least: Option<u64>,
+    pub why: String,
+    pub least: Option<u64>,
 }
 
 /// What planning a way came to.
-type Answer = Result<Planned, Refused>;
+pub type Answer = Result<Planned, Refused>;
 
 /// The ways that are built, in the order in which they are preferred where they are as fast.
 pub const BUILT: [&str; 4] = ["data", "shard", "parameters", PIPELINE];
-const PIPELINE: &str = "pipeline";
-
-/// Of more stages than this, only so many are planned, among them the first and the last.
-const MOST_STAGES: usize = 8;
+pub const PIPELINE: &str = "pipeline";
 
 /// What makes a trainer of settings on a device, and its data.
 pub type Made<'a> = dyn Fn(&Config, &Device) -> Result<(Trainer, Dataset), Failure> + 'a;
@@ -60,7 +56,7 @@ pub fn of_setup(config: &Config, device: &Device) -> Result<(Trainer, Dataset), 
 }
 
 /// Plans a way on the rank that a device is.
-fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -> Result<Answer, Failure> {
+pub fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -> Result<Answer, Failure> {
     let config = Config { parallel: Some(name.into()), ..config.clone() };
     if let Err(Failure(why)) = ranks::check(&config) {
         return Ok(Err(Refused { why, least: None }));
@@ -90,39 +86,6 @@ fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -> Re
 /// Plans the ways that are built, on the rank that a device is.
 pub fn plan_each(config: &Config, device: &Device, made: &Made<'_>) -> Result<Vec<Answer>, Failure> {
     BUILT.iter().map(|name| plan_way(name, config, device, made)).collect()
-}
-
-/// Plans the stages of ranks that are only planned for, each as its own rank: what the one that holds most holds, and how long the longest takes.
-fn plan_stages(
-    config: &Config,
-    device: &Device,
-    made: &Made<'_>,
-    imagined: &Imagined,
-) -> Result<Answer, Failure> {
-    let ranks = imagined.rank().ranks;
-    let of = |i: usize, n: usize| if n == ranks { i } else { i * (ranks - 1) / (n - 1) };
-    let n = ranks.min(MOST_STAGES);
-    let mut all = Planned::default();
-    for rank in (0..n).map(|i| of(i, n)) {
-        let device = device.with_ranks(Arc::new(imagined.as_rank(rank)));
-        let one = match device.scope(|| plan_way(PIPELINE, config, &device, made))? {
-            Ok(one) => one,
-            // What is true of the cut is true of all.
-            Err(Refused { why, least: None }) => return Ok(Err(Refused { why, least: None })),
-            Err(Refused { why, least }) => {
-                return Ok(Err(Refused { why: format!("the stage of rank {rank} {why}"), least }));
-            }
-        };
-        all.bytes = all.bytes.max(one.bytes);
-        all.parameters = all.parameters.max(one.parameters);
-        all.optimizer = all.optimizer.max(one.optimizer);
-        if one.predicted_seconds >= all.predicted_seconds {
-            (all.predicted_seconds, all.exchange_seconds) = (one.predicted_seconds, one.exchange_seconds);
-        }
-        all.pipeline = all.pipeline.or_else(|| one.pipeline.clone());
-        all.stages.push((rank, one));
-    }
-    Ok(Ok(all))
 }
 
 /// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
@@ -174,63 +137,6 @@ impl Planned {
             pipeline: None,
             stages: Vec::new(),
         }
-    }
-
-    /// Bytes that a stage sends in a step: the most to a neighbour of its machine, and to another machine.
-    fn sent_by_stages(&self, per_machine: usize) -> (f64, f64) {
-        let Some(pipeline) = &self.pipeline else { return (0.0, 0.0) };
-        let (n, mut sent) = (pipeline.stages.len(), (0.0f64, 0.0f64));
-        for (rank, stage) in pipeline.stages.iter().enumerate() {
-            let is_edge =
-                (rank > 0 && rank % per_machine == 0) || (rank + 1 < n && (rank + 1) % per_machine == 0);
-            let most = if is_edge { &mut sent.1 } else { &mut sent.0 };
-            *most = most.max(stage.sent as f64);
-        }
-        sent
-    }
-
-    /// The stages, a line each.
-    fn stages_text(&self) -> String {
-        let Some(pipeline) = &self.pipeline else { return String::new() };
-        let n = pipeline.stages.len();
-        let mut text = format!(
-            "{n} stages, through which the batch goes in {}; a stage waits for {:.0} % of a step\n",
-            counted(pipeline.parts, "part"),
-            100.0 * (1.0 - 1.0 / pipeline.longer())
-        );
-        let _ = writeln!(
-            text,
-            "{:<6}{:>11}{:>11}{:>11}{:>11}{:>11}  of",
-            "rank", "holds", "parameters", "optimizer", "works", "sends"
-        );
-        for (rank, stage) in &self.stages {
-            let Some(figures) = pipeline.stages.get(*rank) else { continue };
-            let _ = writeln!(
-                text,
-                "{rank:<6}{:>11}{:>11}{:>11}{:>11}{:>11}  {} … {}",
-                Bytes(stage.bytes).to_string(),
-                Bytes(stage.parameters).to_string(),
-                Bytes(stage.optimizer).to_string(),
-                duration(stage.predicted_seconds / pipeline.longer()),
-                Bytes(figures.sent).to_string(),
-                figures.first,
-                figures.last
-            );
-        }
-        text
-    }
-
-    fn stages_json(&self) -> Value {
-        let Some(pipeline) = &self.pipeline else { return Value::Null };
-        let stage = |(rank, planned): &(usize, Planned)| {
-            let figures = pipeline.stages.get(*rank);
-            json!({
-                "rank": rank, "planned_bytes": planned.bytes, "parameter_bytes": planned.parameters, "optimizer_bytes": planned.optimizer,
-                "working_seconds": planned.predicted_seconds / pipeline.longer(), "sent_bytes": figures.map(|f| f.sent),
-                "first": figures.map(|f| f.first.clone()), "last": figures.map(|f| f.last.clone()),
-            })
-        };
-        json!({ "parts": pipeline.parts, "stages": self.stages.iter().map(stage).collect::<Vec<Value>>() })
     }
 }
 

@@ -155,7 +155,7 @@ impl Training {
     #[track_caller]
     pub fn pipeline(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<Option<Pipeline>> {
         let (recipe, params) = discovered(model, recipe)?;
-        recipe.stages.as_ref().map(|stages| stages.figures(model, &recipe, &params)).transpose()
+        recipe.stages.as_ref().map(|stages| Pipeline::new(stages, model, &recipe, &params)).transpose()
     }
 
     /// A model that is only to be evaluated or used: no step is compiled, and nothing is kept for an optimizer. Parameters

@@ -36,24 +36,23 @@ impl Pipeline {
     }
 }
 
-impl Stages {
+impl Pipeline {
     /// What the stages of a recipe come to.
-    pub(in crate::training) fn figures(
-        &self,
+    pub(in crate::training) fn new(
+        all: &Stages,
         model: &(impl Model + ?Sized),
         recipe: &Recipe,
         params: &[Param],
     ) -> Result<Pipeline> {
         let given: Vec<Type> = recipe.types();
         let samples = given.first().and_then(|ty| ty.shape.first().copied()).unwrap_or(1);
-        let parts = self.parts(model, recipe, params, samples)?;
-        let cut = self.cut(model, recipe, params, Mode::Train, &given)?;
+        let parts = all.parts(model, recipe, params, samples)?;
+        let cut = all.cut(model, recipe, params, Mode::Train, &given)?;
         let flow = Flow::new(&cut, params)?;
         let bytes =
             |boundary: usize| cut.crossing[boundary].iter().map(|v| cut.whole.graph.ty(*v).bytes() as u64);
         let stage = |stage: usize| {
-            let own =
-                || params.iter().zip(&self.owners).filter(|(_, owner)| **owner == stage).map(|(p, _)| p);
+            let own = || params.iter().zip(&all.owners).filter(|(_, owner)| **owner == stage).map(|(p, _)| p);
             let name = |param: Option<&Param>| param.map_or(String::new(), |param| param.name.clone());
             let on: u64 = if stage < cut.crossing.len() { bytes(stage).sum() } else { 0 };
             let back: u64 = match stage.checked_sub(1) {
@@ -65,11 +64,11 @@ impl Stages {
             };
             StageFigures {
                 first: name(own().next()),
-                last: name(own().last()),
+                last: name(own().next_back()),
                 parameters: own().map(|param| param.ty.bytes() as u64).sum(),
                 sent: on + back,
             }
         };
-        Ok(Pipeline { parts, stages: (0..self.rank.ranks).map(stage).collect() })
+        Ok(Pipeline { parts, stages: (0..all.rank.ranks).map(stage).collect() })
     }
 }
