@@ -176,9 +176,9 @@ pub struct Config {
     pub soft_placement: Option<bool>,
     /// How several ranks share a training, each with its share of every batch: data (all of the model on each), shard (each has all parameters, and its
     /// shard of gradients and of the optimizer's state), parameters (its shard of those, too: they are gathered where they are used), tensor (parts of
-    /// the weights, with which each computes on all samples: columns and rows of dense layers, heads, words), auto (of those that fit the fastest). pipeline
-    /// is refused. [default: data]
-    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters | tensor")]
+    /// the weights, with which each computes on all samples: columns and rows of dense layers, heads, words), pipeline (a stage of the model, through which
+    /// parts of the batch go, as many samples each as --micro-batch says), auto (of those that fit the fastest). [default: data]
+    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters | tensor | pipeline")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel: Option<String>,
     /// Let batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes those

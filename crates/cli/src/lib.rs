@@ -64,6 +64,7 @@ mod setup;
 pub mod shared;
 mod sizes;
 mod source;
+mod stage_plans;
 mod strategies;
 mod task;
 mod tflite_file;

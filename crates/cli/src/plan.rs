@@ -124,7 +124,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
             }
             let compared = match &imagined {
                 Some(imagined) if args.compare.is_empty() => {
-                    Some(Compared::new(&config, &strategies::of_setup(&device), imagined)?)
+                    Some(Compared::new(&config, &device, &strategies::of_setup, imagined)?)
                 }
                 _ => None,
             };
@@ -183,14 +183,16 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     let about = About { model: &name, data: &about, batch };
     Ok(on_all_cores(|| {
         device.scope(|| {
-            let made = |config: &Config| {
+            let made = |config: &Config, device: &Device| {
                 Ok(match &setup {
-                    FolderSetup::Decoder(setup) => (setup.trainer(config, &device, 1)?, setup.random(config)),
-                    FolderSetup::Encoder(setup) => (setup.trainer(config, &device, 1)?, setup.random(config)),
+                    FolderSetup::Decoder(setup) => (setup.trainer(config, device, 1)?, setup.random(config)),
+                    FolderSetup::Encoder(setup) => (setup.trainer(config, device, 1)?, setup.random(config)),
                 })
             };
-            let compared =
-                imagined.as_ref().map(|imagined| Compared::new(&config, &made, imagined)).transpose()?;
+            let compared = imagined
+                .as_ref()
+                .map(|imagined| Compared::new(&config, &device, &made, imagined))
+                .transpose()?;
             if let (Some(imagined), Some(compared), false) = (&imagined, &compared, args.json) {
                 say!("{}\n{}", ranks::text(imagined, batch), compared.text());
             }
@@ -198,7 +200,7 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
             // What a card computes, with exchanges beside that.
             let own = imagined.as_ref().map_or(batch, |imagined| imagined.rank().shard(batch).len());
             let tokens = (own * sequence) as f64;
-            let (mut trainer, data) = made(&config)?;
+            let (mut trainer, data) = made(&config, &device)?;
             if !args.compare.is_empty() {
                 return side_by_side(args, &about, &mut trainer, &data);
             }

@@ -27,36 +27,22 @@ const PATH_BYTES: usize = 4096;
 /// More ranks on one machine are a mistake.
 const MOST: usize = 256;
 
-/// Ways for ranks to share a training, and what of them there is.
-const WAYS: [(&str, bool); 6] = [
-    ("auto", true),
-    ("data", true),
-    ("shard", true),
-    ("parameters", true),
-    ("pipeline", false),
-    ("tensor", true),
-];
+/// Ways for ranks to share a training.
+const WAYS: [&str; 6] = ["auto", "data", "shard", "parameters", "tensor", "pipeline"];
 
-/// Whether a way to share a training is known, is there, and can be taken.
+/// Whether a way to share a training is known, and can be taken.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let Some(asked) = config.parallel.as_deref() else { return Ok(()) };
-    let is_apart = matches!(asked, "parameters" | "tensor");
-    if let Some(model) = config.model.as_deref().filter(|model| is_apart && is_model_file(model)) {
+    let is_divided = matches!(asked, "parameters" | "tensor" | "pipeline");
+    if let Some(model) = config.model.as_deref().filter(|model| is_divided && is_model_file(model)) {
         return Err(Failure(format!(
-            "--parallel {asked} cannot write {model} back, which is made of whole parameters; take --parallel shard"
+            "--parallel {asked} cannot write {model} back, of whose parameters no rank has all; take --parallel shard"
         )));
     }
-    match WAYS.iter().find(|(name, _)| *name == asked) {
-        Some((_, true)) => Ok(()),
-        Some((_, false)) => Err(Failure(format!(
-            "--parallel {asked} is not built yet; there are data (all of the model on every rank), shard (of gradients and of the optimizer's \
-             state, each rank has its shard), parameters (of those, too), tensor (each rank has parts of the weights and computes with them) and auto (of these that fit the fastest)"
-        ))),
-        None => {
-            let names: Vec<&str> = WAYS.iter().map(|(name, _)| *name).collect();
-            Err(Failure(format!("--parallel {asked} is not known: {}", names.join(", "))))
-        }
+    if !WAYS.contains(&asked) {
+        return Err(Failure(format!("--parallel {asked} is not known: {}", WAYS.join(", "))));
     }
+    Ok(())
 }
 
 /// What ranks have of each other's by a request that was checked. What is not settled yet is data.
@@ -65,6 +51,7 @@ pub fn parallel(config: &Config) -> Parallel {
         Some("shard") => Parallel::Shard,
         Some("parameters") => Parallel::Parameters,
         Some("tensor") => Parallel::Tensor,
+        Some("pipeline") => Parallel::Pipeline,
         _ => Parallel::Data,
     }
 }
@@ -168,18 +155,20 @@ impl World {
         if config.parallel.as_deref() != Some("auto") {
             return Ok((config, None));
         }
-        let found = strategies::plan_each(&config, &strategies::of_setup(device))?;
-        // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on average.
-        let mut numbers: Vec<f64> = found
-            .iter()
-            .flat_map(|plan| {
-                [f64::from(u8::from(plan.is_ok())), plan.as_ref().map_or(0.0, |p| p.predicted_seconds)]
-            })
-            .collect();
+        let found = strategies::plan_each(&config, device, &strategies::of_setup)?;
+        // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on the slowest. What is not known is less than nothing.
+        let Rank { rank, ranks } = peers.rank();
+        let mut numbers = vec![0.0; found.len() * ranks];
+        for (way, plan) in found.iter().enumerate() {
+            numbers[way * ranks + rank] = plan.as_ref().map_or(-1.0, |p| p.predicted_seconds);
+        }
         peers.sum(&mut numbers).map_err(|fault| Failure(fault.why))?;
-        let n = peers.rank().ranks as f64;
-        let seconds = |i: usize| (numbers[2 * i] == n).then_some(numbers[2 * i + 1] / n);
-        let (name, why) = strategies::choose(std::array::from_fn(seconds));
+        let slowest = |of_way: &[f64]| {
+            let fits = of_way.iter().all(|seconds| *seconds >= 0.0);
+            fits.then(|| of_way.iter().copied().fold(0.0, f64::max))
+        };
+        let seconds: Vec<Option<f64>> = numbers.chunks(ranks).map(slowest).collect();
+        let (name, why) = strategies::choose(&seconds);
         Ok((Config { parallel: Some(name.into()), ..config }, Some(why)))
     }
 
@@ -226,14 +215,11 @@ impl World {
             Parallel::Data => "all of the model",
             Parallel::Shard => "all parameters, its shard of gradients and of the optimizer's state",
             Parallel::Parameters => "its shard of parameters, gradients and the optimizer's state",
-            Parallel::Tensor => {
-                return Some(format!(
-                    "{n} ranks by {}, each with its part of the weights and all samples",
-                    peers.by()
-                ));
-            }
+            Parallel::Tensor => "its part of the weights",
+            Parallel::Pipeline => "a stage of the model",
         };
-        Some(format!("{n} ranks by {}, each with {each} and its share of every batch", peers.by()))
+        let batch = if parallel(config).samples_of(peers.rank()).ranks == 1 { "all" } else { "its share" };
+        Some(format!("{n} ranks by {}, each with {each} and {batch} of every batch", peers.by()))
     }
 
     /// Tells the others that this rank ends, and why.

@@ -6,6 +6,7 @@ use plimsoll::internals::comm::{Kind, Reduce, Way};
 use plimsoll::internals::graph::ops::ExchangeKind;
 use plimsoll::internals::run::Error;
 use plimsoll::internals::run::record;
+use plimsoll::nn::Pipeline;
 use plimsoll::prelude::*;
 use plimsoll::ranks::{Imagined, Peers};
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::plot::duration;
 use crate::setup::Setup;
+use crate::stage_plans::plan_stages;
 use crate::{Failure, ranks};
 
 /// A way is worth having shards only where it saves so much of a step: with all of it everywhere, any rank can write a checkpoint.
@@ -23,82 +25,91 @@ const WORTH: f64 = 0.95;
 pub struct Planned {
     pub bytes: u64,
     pub predicted_seconds: f64,
-    exchange_seconds: f64,
-    parameters: u64,
-    optimizer: u64,
-    /// What is exchanged in a step.
+    pub exchange_seconds: f64,
+    pub parameters: u64,
+    pub optimizer: u64,
+    /// What ranks that have parts of weights exchange in a step.
     calls: Vec<(Kind, u64)>,
+    /// Where ranks have stages: what those come to, and each that was planned, by its rank.
+    pub pipeline: Option<Pipeline>,
+    pub stages: Vec<(usize, Planned)>,
 }
 
 /// Why a way cannot be taken.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    why: String,
-    least: Option<u64>,
+    pub why: String,
+    pub least: Option<u64>,
 }
 
 /// What planning a way came to.
-type Answer = Result<Planned, Refused>;
+pub type Answer = Result<Planned, Refused>;
 
-/// The ways that are built: each has more in shards than the one before, and the last parts of weights.
-pub const BUILT: [&str; 4] = ["data", "shard", "parameters", "tensor"];
-/// How many those are.
-pub const WAYS: usize = BUILT.len();
+/// The ways that are built, in the order in which they are preferred where they are as fast.
+pub const BUILT: [&str; 5] = ["data", "shard", "parameters", TENSOR, PIPELINE];
+pub const TENSOR: &str = "tensor";
+pub const PIPELINE: &str = "pipeline";
 
-/// What makes a trainer of settings, and its data.
-pub type Made<'a> = dyn Fn(&Config) -> Result<(Trainer, Dataset), Failure> + 'a;
+/// What makes a trainer of settings on a device, and its data.
+pub type Made<'a> = dyn Fn(&Config, &Device) -> Result<(Trainer, Dataset), Failure> + 'a;
 
 /// A trainer of a model by name or of a file.
-pub fn of_setup(device: &Device) -> impl Fn(&Config) -> Result<(Trainer, Dataset), Failure> + '_ {
-    |config| {
-        let Setup { trainer, train, .. } = Setup::new(config, device)?;
-        Ok((trainer, train))
+pub fn of_setup(config: &Config, device: &Device) -> Result<(Trainer, Dataset), Failure> {
+    let Setup { trainer, train, .. } = Setup::new(config, device)?;
+    Ok((trainer, train))
+}
+
+/// Plans a way on the rank that a device is.
+pub fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -> Result<Answer, Failure> {
+    let config = Config { parallel: Some(name.into()), ..config.clone() };
+    if let Err(Failure(why)) = ranks::check(&config) {
+        return Ok(Err(Refused { why, least: None }));
+    }
+    let (trainer, data) = made(&config, device)?;
+    let planned = || -> Result<Planned, plimsoll::train::Error> {
+        let plan = trainer.plan(&data)?;
+        let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
+        let mut planned = Planned::of(bytes, seconds, &plan.timeline()?);
+        planned.calls =
+            plan.exchanged().iter().filter_map(|(kind, bytes)| Some((call(kind)?, *bytes))).collect();
+        planned.pipeline = trainer.pipeline(&data)?;
+        planned.predicted_seconds *= planned.pipeline.as_ref().map_or(1.0, Pipeline::longer);
+        Ok(planned)
+    };
+    match planned() {
+        Ok(planned) => Ok(Ok(planned)),
+        Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
+            let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
+            let why = format!("needs {least:#}");
+            Ok(Err(Refused { why, least: Some(least.get()) }))
+        }
+        // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
+        Err(error) if name != "data" => Ok(Err(Refused { why: error.to_string(), least: None })),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// Plans the ways that are built.
-pub fn plan_each(config: &Config, made: &Made<'_>) -> Result<[Answer; WAYS], Failure> {
-    let plan = |name: &str| -> Result<Answer, Failure> {
-        let config = Config { parallel: Some(name.into()), ..config.clone() };
-        if let Err(Failure(why)) = ranks::check(&config) {
-            return Ok(Err(Refused { why, least: None }));
-        }
-        let (trainer, data) = made(&config)?;
-        match trainer.plan(&data) {
-            Ok(plan) => {
-                let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
-                let calls = plan.exchanged().into_iter().map(|(kind, bytes)| (call(&kind), bytes)).collect();
-                Ok(Ok(Planned { calls, ..Planned::of(bytes, seconds, &plan.timeline()?) }))
-            }
-            Err(plimsoll::train::Error::Run(error @ Error::Infeasible { .. })) => {
-                let Error::Infeasible { least, .. } = &error else { return Err(Failure(error.to_string())) };
-                let why = format!("needs {least:#}");
-                Ok(Err(Refused { why, least: Some(least.get()) }))
-            }
-            // An optimizer whose state cannot be cut, say; what is wrong with the model itself is told of data.
-            Err(error) if name != "data" => Ok(Err(Refused { why: error.to_string(), least: None })),
-            Err(error) => Err(error.into()),
-        }
-    };
-    let [data, shard, parameters, tensor] = BUILT.map(plan);
-    Ok([data?, shard?, parameters?, tensor?])
+/// Plans the ways that are built, on the rank that a device is.
+pub fn plan_each(config: &Config, device: &Device, made: &Made<'_>) -> Result<Vec<Answer>, Failure> {
+    BUILT.iter().map(|name| plan_way(name, config, device, made)).collect()
 }
 
-/// The call that an exchange is.
-fn call(kind: &ExchangeKind) -> Kind {
+/// The collective call that an exchange is; a message between two ranks is none.
+fn call(kind: &ExchangeKind) -> Option<Kind> {
     match kind {
-        ExchangeKind::Sum => ALL_REDUCE,
-        ExchangeKind::Max => Kind::AllReduce(Reduce::Max),
-        ExchangeKind::ScatterSum => REDUCE_SCATTER,
-        ExchangeKind::Gather(_) => Kind::AllGather,
-        ExchangeKind::From(root) => Kind::Broadcast { root: *root },
+        ExchangeKind::Sum => Some(ALL_REDUCE),
+        ExchangeKind::Max => Some(Kind::AllReduce(Reduce::Max)),
+        ExchangeKind::ScatterSum => Some(REDUCE_SCATTER),
+        ExchangeKind::Gather(_) => Some(Kind::AllGather),
+        ExchangeKind::From(root) => Some(Kind::Broadcast { root: *root }),
+        ExchangeKind::Send(_) | ExchangeKind::Receive(..) => None,
     }
 }
 
 /// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
-pub fn choose(seconds: [Option<f64>; WAYS]) -> (&'static str, String) {
+pub fn choose(seconds: &[Option<f64>]) -> (&'static str, String) {
     let fitting: Vec<(&'static str, f64)> =
-        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, seconds?))).collect();
+        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, (*seconds)?))).collect();
     let Some(&first) = fitting.first() else {
         return ("parameters", "no way fits; parameters in shards take the least".into());
     };
@@ -106,21 +117,17 @@ pub fn choose(seconds: [Option<f64>; WAYS]) -> (&'static str, String) {
         if other.1 < WORTH * best.1 { *other } else { best }
     };
     let (name, taken) = fitting.iter().fold(first, better);
-    let others: Vec<String> = fitting
-        .iter()
-        .filter(|(other, _)| *other != name)
-        .map(|(other, seconds)| format!("{} with {other}", duration(*seconds)))
-        .collect();
+    let mut why = format!("{name} is taken: {} a step", duration(taken));
+    for (other, seconds) in fitting.iter().filter(|(other, _)| *other != name) {
+        why =
+            format!("{why}, {} ({:+.0} %) with {other}", duration(*seconds), 100.0 * (seconds / taken - 1.0));
+    }
     let unfit: Vec<&str> = BUILT
         .into_iter()
         .zip(seconds)
         .filter(|(_, seconds)| seconds.is_none())
         .map(|(name, _)| name)
         .collect();
-    let mut why = format!("{name} is taken: {} a step", duration(taken));
-    for other in &others {
-        why = format!("{why}, {other}");
-    }
     if !unfit.is_empty() {
         why = format!("{why}; {} does not fit or cannot be taken", unfit.join(" and "));
     }
@@ -134,7 +141,8 @@ impl Planned {
     }
 
     fn of(bytes: Bytes, seconds: f64, step: &record::Step) -> Planned {
-        let is_exchange = |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather");
+        let is_exchange =
+            |op: &str| matches!(op, "all_reduce" | "reduce_scatter" | "all_gather" | "send" | "receive");
         let us: f64 = step.instructions.iter().filter(|i| is_exchange(&i.op)).map(|i| i.us).sum();
         let of_kind =
             |kind: record::Kind| step.residents.iter().filter(move |r| r.kind == kind).map(|r| r.bytes);
@@ -145,6 +153,8 @@ impl Planned {
             parameters: of_kind(record::Kind::Parameter).sum(),
             optimizer: of_kind(record::Kind::Optimizer).sum(),
             calls: Vec::new(),
+            pipeline: None,
+            stages: Vec::new(),
         }
     }
 }
@@ -171,8 +181,16 @@ const REDUCE_SCATTER: Kind = Kind::ReduceScatter(Reduce::Sum);
 
 impl Compared {
     /// Plans each way for a rank that is only planned for.
-    pub fn new(config: &Config, made: &Made<'_>, imagined: &Imagined) -> Result<Compared, Failure> {
-        let [data, shard, parameters_too, tensor] = plan_each(config, made)?;
+    pub fn new(
+        config: &Config,
+        device: &Device,
+        made: &Made<'_>,
+        imagined: &Imagined,
+    ) -> Result<Compared, Failure> {
+        let plan = |name: &str| plan_way(name, config, device, made);
+        let [data, shard, parameters_too, tensor] = ["data", "shard", "parameters", TENSOR].map(plan);
+        let (data, shard, parameters_too, tensor) = (data?, shard?, parameters_too?, tensor?);
+        let staged = plan_stages(config, device, made, imagined)?;
         let topology = imagined.topology();
         let ranks = imagined.rank().ranks as u64;
         let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
@@ -191,14 +209,15 @@ impl Compared {
         let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
         let (name, why) = match config.parallel.as_deref() {
             Some("data") => ("data", "data is asked for".into()),
+            Some(PIPELINE) => (PIPELINE, "a stage of the model for each rank is asked for".into()),
             // As `train` does here, where nothing is asked for.
             None if imagined.is_on_host() => {
                 ("data", "data is what train does unless it is asked (--parallel)".into())
             }
             Some("shard") => ("shard", "shard is asked for".into()),
             Some("parameters") => ("parameters", "parameters in shards are asked for".into()),
-            Some("tensor") => ("tensor", "parts of weights are asked for".into()),
-            _ => choose([seconds(&data), seconds(&shard), seconds(&parameters_too), seconds(&tensor)]),
+            Some(TENSOR) => (TENSOR, "parts of weights are asked for".into()),
+            _ => choose(&[&data, &shard, &parameters_too, &tensor, &staged].map(seconds)),
         };
         // What is summed on the way depends on the batch: as it is planned.
         let sent_in_parts = tensor.as_ref().map_or((0.0, 0.0), |planned| {
@@ -236,11 +255,20 @@ impl Compared {
                 sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
             },
             Row {
-                name: "tensor",
+                name: TENSOR,
                 what: "weights, each computes its part",
                 is_estimated: false,
                 planned: tensor,
                 sent: sent_in_parts,
+            },
+            Row {
+                name: PIPELINE,
+                what: "a stage of the model each",
+                is_estimated: false,
+                sent: staged
+                    .as_ref()
+                    .map_or((0.0, 0.0), |staged| staged.sent_by_stages(topology.per_machine)),
+                planned: staged,
             },
         ];
         Ok(Compared { rows, name, why })
@@ -299,7 +327,11 @@ impl Compared {
         }
         text +=
             "* sends as much as shard and holds more, so it is not built: reckoned from the plan of shard\n";
-        text + &self.why
+        text += &self.why;
+        let taken =
+            self.rows.iter().find(|row| row.name == self.name).and_then(|row| row.planned.as_ref().ok());
+        let stages = taken.map(Planned::stages_text).unwrap_or_default();
+        if stages.is_empty() { text } else { format!("{text}\n{}", stages.trim_end()) }
     }
 
     /// The same for programs.
@@ -309,6 +341,7 @@ impl Compared {
                 "parallel": name, "what": what, "estimated": is_estimated, "fits": true, "planned_bytes": p.bytes,
                 "parameter_bytes": p.parameters, "optimizer_bytes": p.optimizer, "predicted_seconds": p.predicted_seconds,
                 "exchange_seconds": p.exchange_seconds, "beside_seconds": p.beside_seconds(), "sent_inside_bytes": sent.0, "sent_between_bytes": sent.1,
+                "pipeline": p.stages_json(),
             }),
             Err(Refused { why, least }) => {
                 json!({ "parallel": name, "what": what, "estimated": is_estimated, "fits": false, "why": why, "floor_bytes": least })
@@ -320,19 +353,22 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
-    use super::{WAYS, choose};
+    use super::choose;
 
     #[test]
-    fn shards_are_taken_where_they_must_be_or_are_worth_it() {
-        assert_eq!(choose([Some(1.0), Some(1.0), Some(1.0), Some(1.0)]).0, "data");
-        assert_eq!(choose([Some(1.0), Some(0.9), Some(0.88), Some(0.88)]).0, "shard");
-        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8), None]).0, "parameters");
-        assert_eq!(choose([Some(1.0), Some(0.99), Some(0.8), Some(0.7)]).0, "tensor");
-        let (name, why) = choose([None, Some(2.0), Some(3.0), None]);
+    fn shards_parts_and_stages_are_taken_where_they_must_be_or_are_worth_it() {
+        let all = |ways: [f64; 5]| choose(&ways.map(Some)).0;
+        assert_eq!(all([1.0; 5]), "data");
+        assert_eq!(choose(&[Some(1.0), Some(0.9), Some(0.88), None, None]).0, "shard");
+        assert_eq!(all([1.0, 0.99, 0.8, 0.79, 0.79]), "parameters");
+        assert_eq!(all([1.0, 0.99, 0.8, 0.7, 0.69]), "tensor");
+        assert_eq!(all([1.0, 0.99, 0.8, 0.7, 0.5]), "pipeline");
+        let (name, why) = choose(&[None, Some(2.0), Some(3.0), None, None]);
         assert_eq!(name, "shard");
-        assert!(why.contains("data does not fit") && why.contains("with parameters"), "{why}");
-        assert_eq!(choose([None, None, Some(3.0), None]).0, "parameters");
-        assert_eq!(choose([Some(1.0), None, None, None]).0, "data");
-        assert!(choose([None; WAYS]).1.contains("no way fits"));
+        assert!(why.contains("data") && why.contains("not fit") && why.contains("with parameters"), "{why}");
+        assert_eq!(choose(&[None, None, Some(3.0), None, None]).0, "parameters");
+        assert_eq!(choose(&[None, None, None, None, Some(3.0)]).0, "pipeline");
+        assert_eq!(choose(&[Some(1.0), None, None, None, None]).0, "data");
+        assert!(choose(&[None; 5]).1.contains("no way fits"));
     }
 }

@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
     let fault = session.fault().map_err(Stop::usage)?;
     let world = World::join(&mut config, &session).map_err(|Failure(why)| match &session.out {
         Some(out) if session.resume => {
-            Failure(format!("{why}; {}", last_checkpoint(&Folder::at(out.clone()))))
+            Failure(format!("{why}; {}", last_checkpoint(&Folder::at(out.clone()), "train")))
         }
         _ => Failure(why),
     })?;
@@ -96,7 +96,7 @@ fn joined(config: Config, session: &Session, fault: Option<Fault>, world: &World
         }
         out => Folder::to_begin(out.as_deref(), &name)?,
     };
-    world.folder(Some(folder.path())).map_err(|error| heard(0, error.into(), &folder))?;
+    world.folder(Some(folder.path())).map_err(|error| heard(0, error.into(), &folder, "train"))?;
     let is_named = session.out.is_some();
     let run = Run { session, config: &config, folder: &folder, sizes: sizes.as_ref(), world };
     let ended = device.scope(|| run.train(fault, lock, &device));
@@ -117,8 +117,8 @@ fn follow(
     let rank = world.rank().rank;
     let (config, _) = batch_auto::settled(config, device)?;
     let named = Folder::at(session.out.clone().unwrap_or_default());
-    let folder = Folder::at(world.folder(None).map_err(|error| heard(rank, error.into(), &named))?);
-    let named = |error: TrainError| heard(rank, error, &folder);
+    let folder = Folder::at(world.folder(None).map_err(|error| heard(rank, error.into(), &named, "train"))?);
+    let named = |error: TrainError| heard(rank, error, &folder, "train");
     let mut setup = Setup::new(&config, device)?;
     setup.trainer = setup.trainer.fault(fault);
     setup.compile().map_err(|Failure(why)| Stop::Failed(format!("rank {rank}: {why}")))?;
@@ -143,7 +143,7 @@ fn follow(
 
 /// What a rank says of an error: whoever fails says why, and the first rank what all hear of. Of the first itself, once it is gone, others must. Where a
 /// rank is lost, the last checkpoint is named.
-fn heard(rank: usize, error: TrainError, folder: &Folder) -> Stop {
+pub(crate) fn heard(rank: usize, error: TrainError, folder: &Folder, command: &str) -> Stop {
     let is_heard = match &error {
         TrainError::Run(RunError::Ranks(fault)) => fault.lost_rank != Some(0),
         TrainError::RanksDiffer(_) => true,
@@ -153,17 +153,17 @@ fn heard(rank: usize, error: TrainError, folder: &Folder) -> Stop {
     match &error {
         _ if is_heard && rank > 0 => Stop::Heard,
         TrainError::Run(RunError::Ranks(_)) => {
-            Stop::Failed(format!("{of_rank}{error}; {}", last_checkpoint(folder)))
+            Stop::Failed(format!("{of_rank}{error}; {}", last_checkpoint(folder, command)))
         }
         _ => Stop::Failed(format!("{of_rank}{error}")),
     }
 }
 
 /// Where a run that lost a rank goes on from.
-fn last_checkpoint(folder: &Folder) -> String {
+pub(crate) fn last_checkpoint(folder: &Folder, command: &str) -> String {
     match Checkpoint::newest(&folder.checkpoints()) {
         Ok(Some(path)) => format!(
-            "the last checkpoint is {}; go on with: plimsoll train --resume --out {}",
+            "the last checkpoint is {}; go on with: plimsoll {command} --resume --out {}",
             path.display(),
             folder.path().display()
         ),
@@ -241,7 +241,7 @@ impl Run<'_> {
             let step = trainer.progress().step;
             let fault = Event::new("fault").at(step).because(error.to_string());
             NoticeLog::add(&folder.notices(), &fault)?;
-            return Err(heard(0, error, folder));
+            return Err(heard(0, error, folder, "train"));
         }
         self.finish(&mut trainer, &model_setup, signals.received())
     }

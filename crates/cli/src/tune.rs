@@ -7,7 +7,9 @@ use crate::decoder_setup;
 use crate::encoder_setup::EncoderArgs;
 use crate::folder::Folder;
 use crate::lora_args::LoraArgs;
+use crate::ranks::World;
 use crate::session::Session;
+use crate::train::last_checkpoint;
 use crate::tune_run::{self, Kept, TuneRun};
 use crate::tuned_model::TunedModel;
 use crate::{Failure, Stop, check, device_args, merge, resume};
@@ -55,13 +57,13 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         return Err(Stop::Usage(why.into()));
     }
     asked.model = folder.as_deref().map(|folder| absolute(&folder.to_string_lossy())).transpose()?;
-    if let Some(parallel) = &asked.parallel {
-        let why = "plimsoll tune is one rank's; plimsoll plan says what several would take";
+    if let Some(parallel) = asked.parallel.as_deref().filter(|way| !matches!(*way, "data" | "shard")) {
+        let why = "plimsoll tune has all parameters on every rank, to write them; take data or shard (plimsoll plan says what others would take)";
         return Err(Stop::Usage(format!("--parallel {parallel}: {why}")));
     }
     decoder_setup::check(&asked).map_err(Stop::usage)?;
     check::check(&asked).map_err(Stop::usage)?;
-    let (config, kept) = match &session.out {
+    let (mut config, kept) = match &session.out {
         Some(out) if session.resume => {
             let folder = Folder::of(out)?;
             let kept = Kept::read(&folder)?;
@@ -85,18 +87,38 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         let why = "there is nothing to learn from; name a .jsonl file, or a folder of pictures, with --data";
         return Err(Stop::Usage(why.into()));
     }
-    let device = device_args::device(&config)?;
-    let tuned = TunedModel::open(&model, &kept, &config)?;
+    let world = World::join(&mut config, &session).map_err(|Failure(why)| match &session.out {
+        Some(out) if session.resume => {
+            Failure(format!("{why}; {}", last_checkpoint(&Folder::at(out.clone()), "tune")))
+        }
+        _ => Failure(why),
+    })?;
+    let done = joined(&session, &config, kept, &model, &world);
+    if let Err(Stop::Failed(why) | Stop::Usage(why)) = &done {
+        world.stop(why);
+    }
+    let left = world.leave();
+    done?;
+    Ok(left?)
+}
+
+/// Tunes as one of several ranks, or as the only one.
+fn joined(session: &Session, config: &Config, kept: Kept, model: &Path, world: &World) -> Result<(), Stop> {
+    let device = world.on(device_args::device(config)?);
+    let tuned = TunedModel::open(model, &kept, config)?;
+    if !world.is_first() {
+        return device.scope(|| tune_run::follow(session, config, world, &device, tuned));
+    }
     let (folder, lock) = match &session.out {
         Some(out) if session.resume => {
             let folder = Folder::of(out)?;
             let lock = folder.lock()?;
             (folder, Some(lock))
         }
-        out => Folder::to_begin(out.as_deref(), &decoder_setup::short_name(&model))?,
+        out => Folder::to_begin(out.as_deref(), &decoder_setup::short_name(model))?,
     };
     let is_named = session.out.is_some();
-    let run = TuneRun { session: &session, config: &config, folder: &folder, model: &model, device: &device };
+    let run = TuneRun { session, config, folder: &folder, model, device: &device, world };
     let ended = device.scope(|| tune_run::tune(&run, tuned, kept, lock));
     if ended.is_err() && !is_named {
         folder.abandon();

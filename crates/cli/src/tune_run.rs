@@ -19,7 +19,9 @@ use crate::from_file::{FromFile, listed};
 use crate::interrupt::Signals;
 use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
+use crate::ranks::World;
 use crate::session::Session;
+use crate::train::heard;
 use crate::tuned_model::TunedModel;
 use crate::{Failure, Stop, ending, profile, records};
 
@@ -60,6 +62,47 @@ pub struct TuneRun<'a> {
     pub folder: &'a Folder,
     pub model: &'a Path,
     pub device: &'a Device,
+    /// The ranks that tune together.
+    pub world: &'a World,
+}
+
+/// Tunes as a rank that prints and writes nothing: the first packs texts, says where they are, and writes.
+pub fn follow(
+    session: &Session,
+    config: &Config,
+    world: &World,
+    device: &Device,
+    mut tuned: TunedModel,
+) -> Result<(), Stop> {
+    let rank = world.rank().rank;
+    let of_rank = |Failure(why): Failure| Stop::Failed(format!("rank {rank}: {why}"));
+    tuned.trainer(config, device, 1)?.plan(tuned.random(config)).map_err(|e| of_rank(e.into()))?;
+    let named = Folder::at(session.out.clone().unwrap_or_default());
+    let folder = world.folder(None).map_err(|error| heard(rank, error.into(), &named, "tune"))?;
+    let folder = Folder::at(folder);
+    let kept = Kept::read(&folder)?;
+    let packed = kept.packed.ok_or_else(|| Failure("the first rank has packed no rows".into()))?;
+    let data = tuned.data(config, &folder.path().join("rows"), &packed)?;
+    let (epochs, steps) = steps(config, &tuned, &packed);
+    let mut trainer = tuned.trainer(config, device, steps)?;
+    tuned.load(&mut trainer, &data, &kept, config.seed.unwrap_or(42))?;
+    if let Some(from) = FromFile::of(config, &trainer)?.filter(|_| !session.resume) {
+        from.load(&mut trainer)?;
+    }
+    trainer.compile(&data).map_err(|error| heard(rank, error, &folder, "tune"))?;
+    if session.resume {
+        trainer.resume(folder.path(), &data).map_err(|error| heard(rank, error, &folder, "tune"))?;
+    }
+    // The first signal is a wish that all ranks hear of, and no end of this one alone.
+    let _signals = Signals::listen(&trainer.stop_handle())?;
+    trainer.fit(&data, Epochs(epochs)).map_err(|error| heard(rank, error, &folder, "tune"))?;
+    Ok(())
+}
+
+/// How many epochs, and how many steps those are.
+fn steps(config: &Config, tuned: &TunedModel, packed: &Packed) -> (u64, u64) {
+    let epochs = config.epochs.unwrap_or(1);
+    (epochs, packed.rows.div_ceil(tuned.batch() as u64).saturating_mul(epochs))
 }
 
 /// Plans, reads, trains and writes.
@@ -69,7 +112,7 @@ pub fn tune(
     mut kept: Kept,
     lock: Option<Lock>,
 ) -> Result<(), Stop> {
-    let TuneRun { session, config, folder, model, device } = run;
+    let TuneRun { session, config, folder, model, device, world } = run;
     // What cannot be done is said before anything is read.
     let data = tuned.random(config);
     tuned.trainer(config, device, 1)?.plan(&data)?;
@@ -98,11 +141,11 @@ pub fn tune(
             packed
         }
     };
+    world.folder(Some(folder.path())).map_err(|error| heard(0, error.into(), folder, "tune"))?;
     process::release_unused_heap();
     let data = tuned.data(config, &rows, &packed)?;
-    let epochs = config.epochs.unwrap_or(1);
     let (batch, name) = (tuned.batch(), decoder_setup::short_name(model));
-    let steps = packed.rows.div_ceil(batch as u64).saturating_mul(epochs);
+    let (epochs, steps) = steps(config, &tuned, &packed);
     let mut trainer = run.followed(tuned.trainer(config, device, steps)?);
     let unmatched = tuned.load(&mut trainer, &data, &kept, config.seed.unwrap_or(42))?;
     let from = match resumes {
@@ -128,7 +171,7 @@ pub fn tune(
     if let Err(error) = trainer.fit(&data, Epochs(epochs)) {
         let fault = Event::new("fault").at(trainer.progress().step).because(error.to_string());
         NoticeLog::add(&folder.notices(), &fault)?;
-        return Err(error.into());
+        return Err(heard(0, error, folder, "tune"));
     }
     profile::keep(session, folder, &mut trainer)?;
     run.finish(&trainer, &tuned, signals.received())
@@ -191,6 +234,9 @@ impl TuneRun<'_> {
             tuned.packed_text(packed).iter().for_each(|line| say!("{line}"));
             listed("these begin anew", &unmatched.anew);
             listed("nobody reads of the files", &unmatched.unread);
+            if let Some(text) = self.world.text(self.config) {
+                say!("{text}");
+            }
             say!("{}", about.plan_text(info, None).trim_end());
         }
     }

@@ -93,6 +93,12 @@ impl Imagined {
         Ok(Imagined::new(rank, link.unwrap_or(nobody)))
     }
 
+    /// Another one of the same ranks.
+    #[must_use]
+    pub fn as_rank(self, rank: usize) -> Imagined {
+        Imagined { rank: Rank { rank, ..self.rank }, ..self }
+    }
+
     /// The link to its neighbours that its exchanges are reckoned by.
     pub fn link(&self) -> Link {
         self.topology.inside

@@ -9,7 +9,7 @@ pub(crate) mod shards;
 mod stages;
 
 pub use recipe::{Clip, Parallel, Recipe};
-pub use stages::Stages;
+pub use stages::{Pipeline, StageFigures, Stages};
 
 use std::sync::Arc;
 
@@ -149,6 +149,13 @@ impl Training {
         let (options, types) = (recipe.options(), recipe.types());
         let traced = Computation { model, recipe, params, layout };
         self.step.planner(&options, more, &types, move |pass| traced.train(pass))
+    }
+
+    /// What a training in stages comes to; nothing where ranks have none.
+    #[track_caller]
+    pub fn pipeline(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<Option<Pipeline>> {
+        let (recipe, params) = discovered(model, recipe)?;
+        recipe.stages.as_ref().map(|stages| Pipeline::new(stages, model, &recipe, &params)).transpose()
     }
 
     /// A model that is only to be evaluated or used: no step is compiled, and nothing is kept for an optimizer. Parameters
@@ -506,9 +513,29 @@ impl Training {
         if bytes.len() != whole.bytes() {
             return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let mut own = divided.pieces(self.rank.ranks).part(self.rank.rank, bytes);
-        own.truncate(self.step.state()[divided.at].ty().bytes());
-        self.step.set_state(divided.at, &own)
+        let own = divided.pieces(self.rank.ranks).part(self.rank.rank, bytes);
+        self.restore_own(name, &own)
+    }
+
+    /// Sets this rank's part of a part of the state, as it lies there ([`OfRanks::pieces`]); what fills a shard up is zero.
+    #[track_caller]
+    pub fn restore_own(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = self.step.names().iter().position(|(known, _)| known == name);
+        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
+            return self.restore(name, bytes);
+        };
+        let (at, room) = (divided.at, self.step.state()[divided.at].ty().bytes());
+        if bytes.len() == room {
+            return self.step.set_state(at, bytes);
+        }
+        let mut own = bytes.to_vec();
+        own.resize(room, 0);
+        self.step.set_state(at, &own)
+    }
+
+    /// Which rank it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
     }
 
     /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.
@@ -589,13 +616,13 @@ pub struct OfRanks<'a> {
 }
 
 /// The parameters of a model, and the recipe with what it says of them.
-fn discovered(model: &impl Model, recipe: Recipe) -> Result<(Recipe, Vec<Param>)> {
+fn discovered(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<(Recipe, Vec<Param>)> {
     let params = Net::discover_in(recipe.request.precision, &recipe.inputs, model)?;
     Ok((arranged(model, recipe, &params)?, params))
 }
 
 /// The recipe with what ranks have of the model: parts of its weights, or stages of it.
-fn arranged(model: &impl Model, recipe: Recipe, params: &[Param]) -> Result<Recipe> {
+fn arranged(model: &(impl Model + ?Sized), recipe: Recipe, params: &[Param]) -> Result<Recipe> {
     let recipe = recipe.parted(model, params)?;
     if !recipe.is_staged() {
         return Ok(Recipe { stages: None, ..recipe });

@@ -14,7 +14,7 @@ const STEPS: usize = 4;
 const EXCHANGES: usize = 5;
 
 /// Ops that ranks exchange values by.
-const EXCHANGED: [&str; 4] = ["all_reduce", "reduce_scatter", "all_gather", "of_rank"];
+const EXCHANGED: [&str; 6] = ["all_reduce", "reduce_scatter", "all_gather", "of_rank", "send", "receive"];
 
 /// Writes the trace of a profile. It must be of that step ([`Profile::check`]). Perfetto (ui.perfetto.dev) and chrome://tracing open it.
 ///

@@ -10,12 +10,13 @@ use plimsoll_formats::Element;
 use plimsoll_formats::durable::{self, ChecksumError, Checksummed, FileSum};
 use plimsoll_formats::safetensors::{self, Reader, Spec, Tensor as Stored, Writer};
 use plimsoll_graph::Type;
-use plimsoll_nn::{OfRanks, Training};
+use plimsoll_nn::{OfRanks, Pieces, Training};
 use serde::{Deserialize, Serialize};
 
 use crate::best::BestEpoch;
 use crate::callback::Callback;
 use crate::error::{Error, Result};
+use crate::parts_file;
 use crate::pieces::Staged;
 use crate::terms::Terms;
 
@@ -36,12 +37,14 @@ pub struct Checkpoints {
     folder: PathBuf,
     every: Option<u64>,
     keep: usize,
+    /// Whether every rank writes one of its own, whole.
+    on_each: bool,
 }
 
 impl Checkpoints {
     /// One after each epoch, the last three kept.
     pub fn new(folder: impl Into<PathBuf>) -> Checkpoints {
-        Checkpoints { folder: folder.into(), every: None, keep: 3 }
+        Checkpoints { folder: folder.into(), every: None, keep: 3, on_each: false }
     }
 
     /// Also one every so many steps.
@@ -55,6 +58,12 @@ impl Checkpoints {
     #[must_use]
     pub fn keep(mut self, last: usize) -> Checkpoints {
         self.keep = last.max(1);
+        self
+    }
+
+    /// One on every rank, each with all of the state.
+    pub(crate) fn on_each(mut self) -> Checkpoints {
+        self.on_each = true;
         self
     }
 
@@ -74,7 +83,7 @@ impl Checkpoints {
         ranks: Option<&Arc<dyn Peers>>,
     ) -> Result<PathBuf> {
         std::fs::create_dir_all(&self.folder).map_err(Error::file(&self.folder))?;
-        let path = checkpoint.save(&self.folder, training, ranks)?;
+        let path = checkpoint.save(self, training, ranks)?;
         // What is newer than this one, of a training that went further, is not for this one to count or to remove.
         let step = checkpoint.progress.step;
         durable::keep_last_until(&self.folder, self.keep, step).map_err(Error::file(&self.folder))?;
@@ -225,15 +234,26 @@ impl Checkpoint {
     }
 
     /// Writes a checkpoint into a folder of checkpoints; returns its own folder.
-    fn save(&self, folder: &Path, training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<PathBuf> {
-        let path = durable::step_path(folder, self.progress.step);
+    fn save(
+        &self,
+        into: &Checkpoints,
+        training: &Training,
+        ranks: Option<&Arc<dyn Peers>>,
+    ) -> Result<PathBuf> {
+        let path = durable::step_path(&into.folder, self.progress.step);
         durable::write_dir(&path, |unfinished| -> Result<(), Error> {
             let state = unfinished.join(STATE);
-            let file = std::fs::File::create(&state).map_err(Error::file(&state))?;
-            let mut out = Checksummed::new(std::io::BufWriter::with_capacity(1 << 16, file));
-            save_tensors(&mut out, kept(training), ranks, &state)?;
+            let sum = match !into.on_each && write_parts(Some(&state), training, ranks)? {
+                true => FileSum::of(unfinished, STATE).map_err(|e| unwritten(&state, e))?,
+                false => {
+                    let file = std::fs::File::create(&state).map_err(Error::file(&state))?;
+                    let mut out = Checksummed::new(std::io::BufWriter::with_capacity(1 << 16, file));
+                    save_tensors(&mut out, kept(training), ranks, &state)?;
+                    out.sum(STATE)
+                }
+            };
             let json = unfinished.join(JSON);
-            let checkpoint = Checkpoint { files: vec![out.sum(STATE)], ..self.clone() };
+            let checkpoint = Checkpoint { files: vec![sum], ..self.clone() };
             let text = serde_json::to_vec_pretty(&checkpoint).map_err(|e| unwritten(&json, e))?;
             std::fs::write(&json, text).map_err(Error::file(&json))
         })
@@ -315,13 +335,20 @@ struct Versioned {
     version: u32,
 }
 
-/// Hands this rank's shards of the state to the first rank, which writes them; all ranks are at the same place.
+/// Writes this rank's parts of the state into the file of the first rank, or hands them to it, where it does not see that file; all ranks are at the same
+/// place.
 pub(crate) fn hand_shards(training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<()> {
-    match training.is_sharded() {
-        // The same as the first rank does, to nowhere: so all exchange the same in the same order.
-        true => save_tensors(&mut std::io::sink(), kept(training), ranks, Path::new("nowhere")),
-        false => Ok(()),
+    if !training.is_sharded() || write_parts(None, training, ranks)? {
+        return Ok(());
     }
+    // The same as the first rank does, to nowhere: so all exchange the same in the same order.
+    save_tensors(&mut std::io::sink(), kept(training), ranks, Path::new("nowhere"))
+}
+
+/// Has all ranks write their parts of the state at once, where they have parts and see the same files; whether they did.
+fn write_parts(first: Option<&Path>, training: &Training, ranks: Option<&Arc<dyn Peers>>) -> Result<bool> {
+    let Some(ranks) = ranks.filter(|_| training.is_sharded()) else { return Ok(false) };
+    parts_file::write(first, &kept(training).collect::<Vec<_>>(), ranks)
 }
 
 /// Writes named tensors as safetensors, without a copy of them. Where ranks have shards of them, all ranks call it, and pieces go from each to all.
@@ -333,18 +360,7 @@ pub(crate) fn save_tensors<'a>(
 ) -> Result<()> {
     let tensors: Vec<OfRanks<'_>> = tensors.collect();
     let by_name: BTreeMap<&str, &OfRanks<'_>> = tensors.iter().map(|part| (part.name, part)).collect();
-    let spec = |part: &OfRanks<'_>| Spec {
-        name: part.name.to_string(),
-        element: Element::from(part.whole.dtype),
-        shape: part.whole.shape[..].to_vec(),
-    };
-    let version = env!("CARGO_PKG_VERSION");
-    let metadata = BTreeMap::from([
-        ("format".to_string(), "plimsoll".to_string()),
-        ("plimsoll".to_string(), version.to_string()),
-    ]);
-    let specs = tensors.iter().map(spec).collect();
-    let mut writer = Writer::new(&mut *out, specs, &metadata).map_err(|e| unwritten(path, e))?;
+    let mut writer = header(&mut *out, &tensors, path)?;
     let mut staged = Staged::default();
     while let Some(next) = writer.next_tensor() {
         let part = by_name[next.name.as_str()];
@@ -356,6 +372,20 @@ pub(crate) fn save_tensors<'a>(
     }
     writer.finish().map_err(|e| unwritten(path, e))?;
     out.flush().map_err(Error::file(path))
+}
+
+/// The header of a file of these tensors, as all ranks together have them.
+pub(crate) fn header<W: std::io::Write>(out: W, parts: &[OfRanks<'_>], path: &Path) -> Result<Writer<W>> {
+    let spec = |part: &OfRanks<'_>| Spec {
+        name: part.name.to_string(),
+        element: Element::from(part.whole.dtype),
+        shape: part.whole.shape[..].to_vec(),
+    };
+    let metadata = BTreeMap::from([
+        ("format".to_string(), "plimsoll".to_string()),
+        ("plimsoll".to_string(), env!("CARGO_PKG_VERSION").to_string()),
+    ]);
+    Writer::new(out, parts.iter().map(spec).collect(), &metadata).map_err(|e| unwritten(path, e))
 }
 
 /// The state of a training but for parameters whose values are those of a file and stay so.
@@ -377,24 +407,33 @@ pub(crate) fn load_tensors(path: &Path, training: &mut Training, all: bool) -> R
     })?;
     let given = training.params().iter().filter(|param| param.is_given()).count();
     let n = if all { usize::MAX } else { training.params().len() - given };
-    let wanted: Vec<(String, Type)> =
-        kept(training).take(n).map(|part| (part.name.to_string(), part.whole.clone())).collect();
-    for (name, ty) in &wanted {
+    // Of what ranks have parts of, this one reads its own.
+    let wanted: Vec<(String, Type, Option<Pieces>)> =
+        kept(training).take(n).map(|part| (part.name.to_string(), part.whole.clone(), part.pieces)).collect();
+    for (name, ty, _) in &wanted {
         let tensor = reader.tensor(name).map_err(|_| unfit(path, missing(name, reader.tensors())))?;
         if tensor.element != Element::from(ty.dtype) || tensor.shape[..] != ty.shape[..] {
             let found = format!("{}{:?}", tensor.element, tensor.shape);
             return Err(unfit(path, format!("{name} is {found} there, and {ty} in this model")));
         }
     }
-    let known = |name: &str| wanted.iter().any(|(own, _)| own == name);
+    let known = |name: &str| wanted.iter().any(|(own, ..)| own == name);
     if let Some(other) = reader.tensors().iter().find(|tensor| all && !known(&tensor.name)) {
         return Err(unfit(path, format!("it also holds {}, which this training does not have", other.name)));
     }
     let mut buffer = Vec::new();
-    for (name, ty) in &wanted {
-        buffer.resize(ty.bytes(), 0);
-        reader.read_into(name, &mut buffer).map_err(|e| unfit(path, e))?;
-        training.restore_whole(name, &buffer)?;
+    for (name, ty, pieces) in &wanted {
+        buffer.clear();
+        buffer.resize(pieces.as_ref().map_or(ty.bytes(), Pieces::bytes), 0);
+        let own = match pieces {
+            None => vec![(0..ty.bytes(), 0)],
+            Some(pieces) => pieces.own_within(training.rank().rank, 0..ty.bytes()),
+        };
+        for (of_whole, of_part) in own {
+            let own = &mut buffer[of_part..of_part + of_whole.len()];
+            reader.read_part(name, of_whole.start, own).map_err(|e| unfit(path, e))?;
+        }
+        training.restore_own(name, &buffer)?;
     }
     Ok(())
 }
@@ -422,7 +461,7 @@ fn unfit(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::Weights { path: path.into(), why: why.to_string() }
 }
 
-fn unwritten(path: &Path, why: impl std::fmt::Display) -> Error {
+pub(crate) fn unwritten(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::Unwritten { path: path.into(), why: why.to_string() }
 }
 

@@ -24,6 +24,7 @@ mod watched;
 
 mod checkpoint;
 mod parity;
+mod parts_file;
 mod pieces;
 mod predict;
 mod program;

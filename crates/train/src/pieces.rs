@@ -1,8 +1,10 @@
 //! Turns tensors, of which ranks may have pieces, into their bytes one after the other, through a small buffer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use plimsoll_device::Peers;
+use plimsoll_graph::TensorOps;
 use plimsoll_nn::Pieces;
 use plimsoll_run::Tensor;
 
@@ -15,9 +17,37 @@ const STAGED_BYTES: usize = 1 << 16;
 #[derive(Default)]
 pub(crate) struct Staged {
     buffer: Vec<u8>,
+    /// Where of a tensor the bytes of the buffer begin, while one is read ahead.
+    start: usize,
 }
 
 impl Staged {
+    /// Another tensor is read next.
+    pub(crate) fn forget(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// Hands on some bytes of this rank's tensor, read ahead: short pieces that follow each other are read at once.
+    pub(crate) fn read(
+        &mut self,
+        tensor: &Tensor,
+        range: Range<usize>,
+        write: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            if !(self.start..self.start + self.buffer.len()).contains(&at) {
+                self.buffer.resize(STAGED_BYTES.min(tensor.ty().bytes() - at), 0);
+                self.start = at;
+                tensor.read_bytes(at, &mut self.buffer)?;
+            }
+            let end = range.end.min(self.start + self.buffer.len());
+            write(&self.buffer[at - self.start..end - self.start])?;
+            at = end;
+        }
+        Ok(())
+    }
+
     /// Hands on some bytes of a tensor: of this rank's, or of another's that sends them.
     pub(crate) fn copy(
         &mut self,

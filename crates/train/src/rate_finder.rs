@@ -114,7 +114,11 @@ impl Trainer {
         let checkpoint = Checkpoint::new(self.progress.clone(), self.terms.clone(), &self.callbacks);
         let none = || Error::Mismatch("there is no model to train".into());
         let training = self.training.as_ref().ok_or_else(none)?;
-        let path = Checkpoints::new(&folder).keep(1).save(&checkpoint, training, self.ranks()?.as_ref())?;
+        let path = Checkpoints::new(&folder).keep(1).on_each().save(
+            &checkpoint,
+            training,
+            self.ranks()?.as_ref(),
+        )?;
         Ok(SetAside { folder, path })
     }
 

@@ -85,6 +85,31 @@ fn adapters_are_tuned_within_the_limit_used_and_merged() {
 }
 
 #[test]
+fn ranks_tune_as_one_and_the_first_writes() {
+    let scratch = Scratch::new("tune-ranks");
+    let (folder, data) = (fixture("llama"), texts(&scratch));
+    let tuned = |name: &str, more: &[&str]| {
+        let flags = ["--lora", "4", "--epochs", "3", "--threads", "1", "--precision", "f32"];
+        let said = tune(&folder, &data, &scratch.path(name), &[&flags[..], more].concat()).unwrap();
+        let epochs = said.iter().filter(|line| line["event"] == "epoch");
+        let losses = epochs.map(|line| line["loss"].as_f64().unwrap()).collect::<Vec<f64>>();
+        let written = said.last().unwrap()["model"].as_str().unwrap().to_string();
+        assert!(Path::new(&written).join("adapter_model.safetensors").is_file(), "{said:?}");
+        losses
+    };
+    let one = tuned("one", &[]);
+    for parallel in ["data", "shard"] {
+        let two = tuned(parallel, &["--ranks", "2", "--parallel", parallel]);
+        assert_eq!(two.len(), one.len());
+        for (a, b) in two.iter().zip(&one) {
+            assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{parallel}: {two:?} and {one:?}");
+        }
+    }
+    let why = tune(&folder, &data, &scratch.path("no"), &["--parallel", "pipeline"]).unwrap_err();
+    assert!(why.contains("plimsoll tune has all parameters on every rank"), "{why}");
+}
+
+#[test]
 fn a_run_that_goes_on_has_the_bits_of_one_that_never_stopped() {
     let scratch = Scratch::new("tune-resume");
     let (folder, data) = (fixture("gpt2"), texts(&scratch));

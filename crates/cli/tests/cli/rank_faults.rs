@@ -78,10 +78,20 @@ fn kills() -> u64 {
 
 #[test]
 fn a_rank_that_is_killed_at_any_moment_loses_nothing_but_the_steps_since_the_last_checkpoint() {
-    let scratch = Scratch::new("rank-kills");
+    killed("shard");
+}
+
+#[test]
+fn a_stage_that_is_killed_at_any_moment_loses_no_more() {
+    killed("pipeline");
+}
+
+fn killed(parallel: &str) {
+    let scratch = Scratch::new(&format!("rank-kills-{parallel}"));
     let out = scratch.path("run");
     let n = 60 * kills();
-    let words = format!("train {SMALL} --precision f64 --epochs {n} --checkpoint-every 3 --parallel shard");
+    let words =
+        format!("train {SMALL} --precision f64 --epochs {n} --checkpoint-every 3 --parallel {parallel}");
     let whole = format!("{words} --ranks 2 --out {}", scratch.path("whole"));
     let whole = lines(&whole.split(' ').collect::<Vec<_>>()).unwrap();
     let mut all: Vec<Value> = Vec::new();
@@ -166,7 +176,7 @@ fn the_first_rank_that_hangs_is_named_by_the_others_with_the_last_checkpoint() {
 
 #[test]
 fn a_full_disk_ends_all_ranks_with_what_the_system_says_and_the_last_checkpoint() {
-    for parallel in ["data", "shard", "parameters"] {
+    for parallel in ["data", "shard", "parameters", "pipeline"] {
         let scratch = Scratch::new("rank-disk");
         let out = scratch.path("run");
         let words = format!(

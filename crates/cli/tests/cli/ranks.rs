@@ -98,6 +98,41 @@ fn shards_of_the_command_train_as_one_and_go_on_on_another_number_of_ranks() {
 }
 
 #[test]
+fn stages_of_the_command_train_as_one_hold_their_own_and_keep_their_limit() {
+    let scratch = Scratch::new("stages");
+    let settings = format!("{SMALL} --epochs 2 --precision f64 --validation-split 0.2 --clip-norm 1");
+    let said = |words: String| lines(&words.split(' ').collect::<Vec<_>>()).unwrap();
+    let one = said(format!("train {settings} --out {}", scratch.path("one")));
+    let plan = said(format!("plan {settings} --no-frontier --ranks 3 --parallel pipeline")).remove(0);
+    let rows = plan["strategies"].as_array().unwrap();
+    let stages = rows[4]["pipeline"]["stages"].as_array().unwrap();
+    let held: u64 = stages.iter().map(|stage| bytes(stage, "parameter_bytes")).sum();
+    assert_eq!((stages.len(), held), (3, bytes(&rows[0], "parameter_bytes")), "{plan}");
+    assert_eq!(plan["parallel"], "pipeline");
+    assert!(bytes(&plan["strategies"][4]["pipeline"], "parts") == 6, "{plan}");
+    for stage in stages {
+        assert!(bytes(stage, "optimizer_bytes") < bytes(&rows[0], "optimizer_bytes"), "{plan}");
+    }
+    // What a plan says of each rank is what it keeps to.
+    let most = stages.iter().map(|stage| bytes(stage, "planned_bytes")).max().unwrap();
+    let limit = most + (8 << 20);
+    let out = scratch.path("three");
+    let found = run(ranks(3, &format!("train {settings} --parallel pipeline --memory {limit} --out {out}")));
+    let found: Vec<Said> = found.into_iter().map(|rank| rank.unwrap()).collect();
+    same_epochs(&found[0].lines, &one, 1e-9, "three stages");
+    for (rank, said) in found.iter().enumerate() {
+        assert!(
+            said.peak_bytes > 0 && said.peak_bytes <= limit,
+            "rank {rank}: {} of {limit}",
+            said.peak_bytes
+        );
+    }
+    // What was written is one rank's.
+    let weights = |run: &str| std::fs::metadata(scratch.path(run) + "/model.safetensors").unwrap().len();
+    assert_eq!(weights("three"), weights("one"));
+}
+
+#[test]
 fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     let gpt = "plan gpt --width 256 --depth 2 --heads 4 --sequence 64 --data random --device h200 --memory 80GiB --no-frontier";
     let said = |more: &str| lines(&format!("{gpt} {more}").split(' ').collect::<Vec<_>>());
@@ -107,8 +142,10 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     let rows = line["strategies"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["parallel"].as_str().unwrap()).collect();
-    assert_eq!(names, ["data", "state", "shard", "parameters", "tensor"]);
+    assert_eq!(names, ["data", "state", "shard", "parameters", "tensor", "pipeline"]);
     assert!(rows[4]["why"].as_str().is_some_and(|why| why.contains("1024 ranks")), "{}", rows[4]);
+    // Two layers have no thousand stages.
+    assert!(rows[5]["why"].as_str().is_some_and(|why| why.contains("1024 stages")), "{}", rows[5]);
     let of = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
     let share = of(2, "optimizer_bytes") / of(0, "optimizer_bytes");
     assert!(share < 0.02, "{share} of the state on each of 1024 ranks: {rows:?}");
@@ -179,20 +216,21 @@ fn every_rank_keeps_its_memory_limit_from_the_least_on() {
 #[test]
 fn what_is_not_built_and_what_differs_is_refused_by_name() {
     let refused = |words: &str| lines(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
-    for way in ["pipeline"] {
-        let why = refused(&format!("train {SMALL} --parallel {way}"));
-        assert!(why.contains(&format!("--parallel {way} is not built yet")) && why.contains("data"), "{why}");
-    }
+    let why = refused(&format!("train {SMALL} --parallel pipelines"));
+    assert!(why.contains("--parallel pipelines is not known") && why.contains("tensor, pipeline"), "{why}");
     assert!(refused(&format!("train {SMALL} --parallel widely")).contains("not known"));
     assert!(refused(&format!("train {SMALL} --ranks 0")).contains("--ranks 0"));
-    let scratch = Scratch::new("ranks-differ");
-    let settings = format!("train {SMALL} --epochs 1 --out {}", scratch.path("run"));
-    let mut commands = ranks(2, &settings);
-    commands[1].args(["--memory", "500MiB"]);
-    let said: Vec<String> = run(commands).into_iter().filter_map(|rank| rank.err()).collect();
-    let all = said.join(" ");
-    assert_eq!(said.len(), 2, "{all}");
-    assert!(all.contains("the memory limit is '500 MiB' on rank 1 and 'none' on rank 0"), "{all}");
+    for parallel in ["data", "pipeline"] {
+        let scratch = Scratch::new(&format!("ranks-differ-{parallel}"));
+        let settings =
+            format!("train {SMALL} --epochs 1 --parallel {parallel} --out {}", scratch.path("run"));
+        let mut commands = ranks(2, &settings);
+        commands[1].args(["--memory", "500MiB"]);
+        let said: Vec<String> = run(commands).into_iter().filter_map(|rank| rank.err()).collect();
+        let all = said.join(" ");
+        assert_eq!(said.len(), 2, "{all}");
+        assert!(all.contains("the memory limit is '500 MiB' on rank 1 and 'none' on rank 0"), "{all}");
+    }
 }
 
 /// A run of two ranks that goes on for long, once its first checkpoint is there.
@@ -252,9 +290,12 @@ fn a_rank_that_is_killed_ends_the_other_with_its_number_and_the_run_goes_on() {
 
 #[test]
 fn a_rank_that_hangs_ends_the_other_within_the_rank_timeout() {
-    let scratch = Scratch::new("ranks-stopped");
-    let took = without_the_second(&scratch, " --rank-timeout 2", "-STOP");
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    for parallel in ["data", "pipeline"] {
+        let scratch = Scratch::new(&format!("ranks-stopped-{parallel}"));
+        let more = format!(" --rank-timeout 2 --parallel {parallel}");
+        let took = without_the_second(&scratch, &more, "-STOP");
+        assert!(took < Duration::from_secs(15), "{parallel}: {took:?}");
+    }
 }
 
 #[test]
@@ -283,12 +324,13 @@ fn mpirun_trains_as_one() {
     };
     let one = lines(&settings("one").split(' ').collect::<Vec<_>>()).unwrap();
     for (name, options) in launchers {
-        for n in ["2", "3"] {
+        for (n, parallel) in [("2", "data"), ("3", "data"), ("3", "pipeline")] {
             let mut command = Command::new(name);
             command.args(options).args(if options.is_empty() { &[][..] } else { &vader[..] }).args(["-n", n]);
             let own = plimsoll();
             command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
-            command.arg(own.get_program()).args(settings(&format!("{name}-{n}")).split(' '));
+            command.arg(own.get_program()).args(settings(&format!("{name}-{n}-{parallel}")).split(' '));
+            command.args(["--parallel", parallel]);
             let said = child::lines(&mut command).unwrap_or_else(|why| panic!("{name} -n {n}: {why}"));
             same_epochs(&said.lines, &one, 1e-9, &format!("{name} -n {n}"));
             let epoch = epochs(&said.lines)[1];

@@ -116,8 +116,13 @@ pub struct Pieces {
 }
 
 impl Pieces {
+    /// Bytes of a rank's part, where it has one.
+    pub fn bytes(&self) -> usize {
+        self.units * self.stride
+    }
+
     /// Which bytes of a range of the whole are a rank's, each with where they lie in its part.
-    pub(crate) fn own_within(&self, rank: usize, range: Range<usize>) -> Vec<(Range<usize>, usize)> {
+    pub fn own_within(&self, rank: usize, range: Range<usize>) -> Vec<(Range<usize>, usize)> {
         let unit: usize = self.own.iter().sum();
         let before: usize = self.own[..rank].iter().sum();
         let units =
@@ -132,7 +137,7 @@ impl Pieces {
 
     /// The bytes of a rank's part, from those of the whole.
     pub(crate) fn part(&self, rank: usize, whole: &[u8]) -> Vec<u8> {
-        let mut part = vec![0; self.units * self.stride];
+        let mut part = vec![0; self.bytes()];
         for (of_whole, of_part) in self.own_within(rank, 0..whole.len()) {
             part[of_part..of_part + of_whole.len()].copy_from_slice(&whole[of_whole]);
         }

@@ -161,7 +161,7 @@ impl Recipe {
     }
 
     /// The same with what ranks have parts of, where they do.
-    pub(super) fn parted(mut self, model: &impl Model, params: &[Param]) -> Result<Recipe> {
+    pub(super) fn parted(mut self, model: &(impl Model + ?Sized), params: &[Param]) -> Result<Recipe> {
         if self.is_parted() && self.parts.is_empty() {
             let n = self.inputs.len();
             let loss = |whole: &Sketched| {

@@ -3,8 +3,11 @@
 //! A model is cut once, by its parameters ([`owners`]); whatever is asked of it, a step, an evaluation or a prediction, is traced whole, and each rank takes what is its own
 //! ([`cut`]). What crosses from stage to stage is sent and received by ops of the graph, in one order for all ranks ([`order`]).
 
+mod asked;
 mod cut;
+mod figures;
 mod flow;
+mod messages;
 mod order;
 mod owners;
 mod places;
@@ -21,8 +24,9 @@ use rustc_hash::FxHashMap;
 
 use crate::error::refuse;
 use crate::{Model, Net, Param, Recipe};
+pub(super) use asked::Found;
 use cut::Cut;
-pub(super) use run::Found;
+pub use figures::{Pipeline, StageFigures};
 use whole::Whole;
 pub(super) use whole::wide;
 
@@ -36,6 +40,8 @@ pub struct Stages {
     /// By parameter: which rank has it.
     owners: Vec<usize>,
     by_name: FxHashMap<String, usize>,
+    /// What else decides what goes from stage to stage.
+    asked: String,
     /// Whether parts of a batch add up to the whole, once that was asked.
     splits: OnceLock<Splits>,
 }
@@ -45,7 +51,8 @@ impl Stages {
     pub(super) fn new(model: &(impl Model + ?Sized), recipe: &Recipe, params: &[Param]) -> Result<Stages> {
         let owners = owners::owners(model, recipe, params)?;
         let by_name = params.iter().zip(&owners).map(|(p, owner)| (p.name.clone(), *owner)).collect();
-        Ok(Stages { rank: recipe.rank, owners, by_name, splits: OnceLock::new() })
+        let asked = format!("{:?} in parts of {:?}", recipe.request.exactness, recipe.request.micro_batch);
+        Ok(Stages { rank: recipe.rank, owners, by_name, asked, splits: OnceLock::new() })
     }
 
     /// The rank that has a parameter.
@@ -154,6 +161,7 @@ impl Stages {
 
     /// What stages tell each other that they have: the same on all ranks, or they were not cut alike.
     pub(super) fn said(&self) -> Vec<String> {
-        self.owners.iter().map(|owner| format!("stage {owner}")).collect()
+        let owners = self.owners.iter().map(|owner| format!("stage {owner}"));
+        owners.chain([self.asked.clone()]).collect()
     }
 }

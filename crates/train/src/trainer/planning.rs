@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Net, Parallel, Parts, Recipe, Training};
+use plimsoll_nn::{Clip, Net, Parallel, Parts, Pipeline, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
@@ -110,6 +110,15 @@ impl Trainer {
             // With pipelines that take the least, as for the least that a plan names.
             recipe.reserved = self.beside(&recipe)? + self.pipelines(share)?.least(data)?;
             Ok(self.planner(recipe)?.frontier_from(share.others_floor, limits, time)?)
+        })
+    }
+
+    /// What training on such data comes to where every rank has a stage of the model ([`Parallel::Pipeline`]); nothing where none has.
+    pub fn pipeline(&self, data: impl Borrow<Dataset>) -> Result<Option<Pipeline>> {
+        let device = self.on()?;
+        device.scope(|| {
+            let recipe = self.recipe(data.borrow(), true, Share::default())?;
+            Ok(Training::pipeline(&self.model, recipe)?)
         })
     }
 
