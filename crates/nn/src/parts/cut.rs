@@ -125,8 +125,8 @@ impl Pieces {
     pub fn own_within(&self, rank: usize, range: Range<usize>) -> Vec<(Range<usize>, usize)> {
         let unit: usize = self.own.iter().sum();
         let before: usize = self.own[..rank].iter().sum();
-        let units =
-            if unit == 0 { 0..0 } else { range.start / unit..range.end.div_ceil(unit).min(self.units) };
+        // Of nothing there are no units.
+        let units = range.start / unit.max(1)..range.end.div_ceil(unit.max(1)).min(self.units);
         let own = units.filter_map(|i| {
             let start = (i * unit + before).max(range.start);
             let end = (i * unit + before + self.own[rank]).min(range.end);

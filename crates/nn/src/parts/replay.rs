@@ -151,7 +151,7 @@ impl<'g> Replay<'g> {
     fn summed(&self, node: &Node, operands: &[Tensor]) -> Result<Tensor> {
         match &node.op {
             Op::MatMul(op) => {
-                let plain = ops::MatMul { bias: false, act: None, ..op.clone() };
+                let plain = ops::MatMul { bias: false, act: None, ..*op };
                 let own = self.emit(plain.into(), &operands[..2], node)?.remove(0);
                 let mut sum = own.all_reduce(self.rank)?;
                 if let Some(bias) = operands.get(2) {

@@ -355,10 +355,10 @@ mod tests {
     fn columns_stay_apart_and_rows_are_added_up() {
         let [x, w, bias] = [&[3, 8][..], &[8, 6][..], &[6][..]].map(|shape| Type::new(DType::F32, shape));
         let op = ops::MatMul { ta: false, tb: false, bias: true, act: None };
-        let columns = way(op.clone(), &[&x, &w, &bias], &[None, Some(Cut::at(1)), None]);
+        let columns = way(op, &[&x, &w, &bias], &[None, Some(Cut::at(1)), None]);
         let Some(Way::Local { needs, made, .. }) = columns else { panic!("{columns:?}") };
         assert_eq!((&needs[..], made), (&[None, Some(Cut::at(1)), Some(Cut::at(0))][..], Cut::at(1)));
-        let rows = way(op.clone(), &[&x, &w, &bias], &[Some(Cut::at(1)), None, None]);
+        let rows = way(op, &[&x, &w, &bias], &[Some(Cut::at(1)), None, None]);
         let Some(Way::Summed { needs }) = rows else { panic!("{rows:?}") };
         assert_eq!(&needs[..], [Some(Cut::at(1)), Some(Cut::at(0)), None]);
         // Samples apart: the weight stays whole.
