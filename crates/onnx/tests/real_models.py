@@ -2,10 +2,13 @@
 
     python real_models.py PLIMSOLL [NAME ...]
     python real_models.py PLIMSOLL --train [NAME ...]
+    python real_models.py PLIMSOLL --apart [NAME ...]
 
 PLIMSOLL is the command; NAMEs are of the tables below, all by default. Needs torch, torchvision, transformers, onnx, onnxruntime. Weights are
 random: what is compared is the arithmetic. Predictions are to be within 1e-4. With --train, each model takes 20 steps of gradient descent on one batch, and
-every loss is to be within 1e-3 of PyTorch's.
+every loss is to be within 1e-6 of PyTorch's. That is in f64: in f32 PyTorch is not equal to itself there (--apart shows how far losses part whose
+inputs are 3e-7 apart: 5e-2 for mobilenet_v2, 1e-1 for shufflenet and regnet), because small batches are normed and activations have kinks. And it is with
+the epsilon of batch norms that the file has, which holds it in f32.
 """
 
 import json
@@ -29,7 +32,7 @@ TEXT = ["bert", "distilbert", "roberta", "gpt2", "electra", "albert", "camembert
 TRAINED = {
     "resnet18": {}, "resnet34": {}, "resnet50": {}, "resnext50_32x4d": {}, "densenet121": {}, "shufflenet_v2_x1_0": {}, "regnet_y_400mf": {},
     "mobilenet_v2": {"dropout": 0.0}, "squeezenet1_1": {"dropout": 0.0},
-    "convnext_tiny": {"stochastic_depth_prob": 0.0}, "mobilenet_v3_small": {"dropout": 0.0},
+    "convnext_tiny": {"stochastic_depth_prob": 0.0}, "mobilenet_v3_small": {"dropout": 0.0}, "mnasnet0_5": {"dropout": 0.0},
 }
 STEPS, RATE = 20, 1e-3
 
@@ -81,15 +84,49 @@ def export(model, x, key, axes, path, **more):
         dynamic_axes={key: {0: "batch", **axes}, "y": {0: "batch"}})
 
 
+def batch(name, dtype):
+    """A model and the one batch that it learns: the whole data, so that its order says nothing."""
+    torch.manual_seed(1)
+    model, _, key, axes = vision(name, **TRAINED[name])
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eps = float(np.float32(module.eps))
+    x = torch.randn(8, 3, VISION[name], VISION[name])
+    return model.to(dtype), x.to(dtype), torch.arange(8) % 10, key, axes
+
+
+def losses(model, x, y):
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    found = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def most(found, wanted):
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, wanted)) if len(found) == len(wanted) else float("inf")
+
+
+def apart(names):
+    """How far PyTorch is from itself in f32, with inputs that differ in their last bits."""
+    for name in names or TRAINED:
+        model, x, y, _, _ = batch(name, torch.float32)
+        wanted = losses(model, x, y)
+        model, x, y, _, _ = batch(name, torch.float32)
+        print(f"{name:22} PyTorch's own losses differ by {most(losses(model, x * (1 + 3e-7), y), wanted):.1e} in f32", flush=True)
+
+
 def train(command, names):
-    """Losses of both over the same steps: one batch is the whole data, so that its order says nothing."""
     bad = 0
     for name in names or TRAINED:
-        torch.manual_seed(1)
         with tempfile.TemporaryDirectory() as folder:
             path, data, out = (os.path.join(folder, own) for own in ("model.onnx", "data.npz", "run"))
-            model, _, key, axes = vision(name, **TRAINED[name])
-            x, y = torch.randn(8, 3, VISION[name], VISION[name]), torch.arange(8) % 10
+            model, x, y, key, axes = batch(name, torch.float64)
             # Batch norms are to stay by themselves: an export for use alone folds them into what is before them.
             export(model, x, key, axes, path, training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False)
             np.savez(data, **{key: x.numpy(), "y": y.numpy()})
@@ -102,18 +139,10 @@ def train(command, names):
                 continue
             events = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
             found = [event["loss"] for event in events if event.get("event") == "epoch"]
-            model.train()
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            wanted = []
-            for _ in range(STEPS):
-                optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(model(x), y)
-                loss.backward()
-                optimizer.step()
-                wanted.append(loss.item())
-            far = max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, wanted)) if len(found) == STEPS else float("inf")
-            print(f"{name:22} {wanted[0]:.4f} -> {wanted[-1]:.4f}, losses differ by {far:.1e}{'' if far < 1e-3 else '  <-- WRONG'}", flush=True)
-            bad += not far < 1e-3
+            wanted = losses(model, x, y)
+            far = most(found, wanted)
+            print(f"{name:22} {wanted[0]:.4f} -> {wanted[-1]:.4f}, losses differ by {far:.1e}{'' if far < 1e-6 else '  <-- WRONG'}", flush=True)
+            bad += not far < 1e-6
     sys.exit(bad)
 
 
@@ -147,4 +176,6 @@ def main(command, names):
 if __name__ == "__main__":
     if sys.argv[2:3] == ["--train"]:
         train(sys.argv[1], sys.argv[3:])
+    if sys.argv[2:3] == ["--apart"]:
+        sys.exit(apart(sys.argv[3:]))
     main(sys.argv[1], sys.argv[2:])

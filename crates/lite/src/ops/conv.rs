@@ -124,9 +124,9 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
     let range = call.activation(3)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
-    let taps = k_height * k_width;
+    let (taps, pixels) = (k_height * k_width, out_batch * out_height * out_width);
     let packed = if deep == in_channels {
-        fast::pack(store, &numbers, weights, call.optional(2), [taps, deep, out_channels])
+        fast::pack(store, &numbers, weights, call.optional(2), [taps, deep, out_channels], pixels)
     } else {
         None
     };

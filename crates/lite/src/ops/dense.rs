@@ -31,7 +31,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
     call.ensure(fits, "its result has another shape")?;
     let range = call.activation(0)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, channels), range)?;
-    let packed = fast::pack(store, &numbers, weights, call.optional(2), [1, deep, channels]);
+    let packed = fast::pack(store, &numbers, weights, call.optional(2), [1, deep, channels], rows);
     Ok(Dense { rows, deep, channels, numbers, packed })
 }
 

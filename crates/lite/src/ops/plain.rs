@@ -15,6 +15,7 @@ pub fn pack(
     _: &Tensor<'_>,
     _: Option<&Tensor<'_>>,
     _: [usize; 3],
+    _: usize,
 ) -> Option<Packed> {
     // Asked for or not, weights are read where they lie.
     store.may_pack(0).then_some(()).and(None)

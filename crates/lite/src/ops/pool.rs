@@ -1,5 +1,6 @@
 //! AVERAGE_POOL_2D and MAX_POOL_2D.
 
+use super::reduce::blocks;
 use super::window::Span;
 use super::{Call, byte_range};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
@@ -97,9 +98,6 @@ pub fn run(pool: &Pool, out: &mut [u8], x: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// How many channels are looked at at once.
-const BLOCK: usize = 64;
-
 /// Goes through all pixels of the result, and for some channels of each through its window.
 #[inline(always)]
 fn each<T: Copy, X: Copy, Out>(
@@ -115,29 +113,11 @@ fn each<T: Copy, X: Copy, Out>(
         let (line, place_x) = (pixel / places_x, pixel % places_x);
         let (batch, place_y) = (line / places_y, line % places_y);
         let (of_y, of_x) = (inside(&pool.y, place_y), inside(&pool.x, place_x));
-        let count = of_y.len() * of_x.len();
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let mut values = [start; BLOCK];
-            for y in of_y.clone() {
-                for at in of_x.clone() {
-                    let from =
-                        ((batch * pool.y.length + y) * pool.x.length + at) * pool.channels + block * BLOCK;
-                    // A whole block has a length that is known when this is compiled.
-                    if out.len() == BLOCK {
-                        for (value, x) in values.iter_mut().zip(&x[from..from + BLOCK]) {
-                            *value = add(*value, *x);
-                        }
-                    } else {
-                        for (value, x) in values.iter_mut().zip(&x[from..from + out.len()]) {
-                            *value = add(*value, *x);
-                        }
-                    }
-                }
-            }
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = finish(value, count);
-            }
-        }
+        let (lines, count) = (of_x.len(), of_y.len() * of_x.len());
+        let line = pool.x.length * pool.channels;
+        let first = (batch * pool.y.length + of_y.start) * line + of_x.start * pool.channels;
+        let place = |tap: usize| first + tap / lines * line + tap % lines * pool.channels;
+        blocks(out, x, count, place, start, &add, |value| finish(value, count));
     }
 }
 

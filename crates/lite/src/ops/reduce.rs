@@ -101,9 +101,6 @@ pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// How many neighbours are reduced at once.
-const BLOCK: usize = 64;
-
 /// Reduces for every place of the result, some neighbours of one run at once.
 #[inline(always)]
 fn each<T: Copy, X: Copy, Out>(
@@ -117,25 +114,62 @@ fn each<T: Copy, X: Copy, Out>(
     let mut kept = Places::new(&reduce.kept, [&reduce.strides]);
     for out in out.chunks_exact_mut(reduce.run) {
         let [base] = kept.next();
-        if reduce.run == 1 {
-            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
-            let value = (0..reduce.count).fold(start, |value, _| add(value, x[base + places.next()[0]]));
-            out[0] = finish(value);
-            continue;
-        }
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
-            let mut values = [start; BLOCK];
-            for _ in 0..reduce.count {
-                let at = base + block * BLOCK + places.next()[0];
-                for (value, x) in values.iter_mut().zip(&x[at..at + out.len()]) {
-                    *value = add(*value, *x);
-                }
+        // Every block walks what goes from its beginning on.
+        let mut walk = Places::new(&reduce.gone, [&reduce.strides]);
+        let place = |tap: usize| {
+            if tap == 0 {
+                walk = Places::new(&reduce.gone, [&reduce.strides]);
             }
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = finish(value);
+            base + walk.next()[0]
+        };
+        blocks(out, x, reduce.count, place, start, &add, &finish);
+    }
+}
+
+/// Reduces `count` rows that begin at their places, element by element, in blocks of lengths that are known when this is compiled.
+#[inline(always)]
+pub fn blocks<T: Copy, X: Copy, Out>(
+    out: &mut [Out],
+    x: &[X],
+    count: usize,
+    mut place: impl FnMut(usize) -> usize,
+    start: T,
+    add: impl Fn(T, X) -> T,
+    finish: impl Fn(T) -> Out,
+) {
+    let mut done = 0;
+    for length in [64, 16, 1] {
+        while out.len() - done >= length {
+            let (out, place) = (&mut out[done..done + length], |tap: usize| place(tap) + done);
+            match length {
+                64 => block::<64, _, _, _>(out, x, count, place, start, &add, &finish),
+                16 => block::<16, _, _, _>(out, x, count, place, start, &add, &finish),
+                _ => block::<1, _, _, _>(out, x, count, place, start, &add, &finish),
             }
+            done += length;
         }
+    }
+}
+
+#[inline(always)]
+fn block<const LENGTH: usize, T: Copy, X: Copy, Out>(
+    out: &mut [Out],
+    x: &[X],
+    count: usize,
+    mut place: impl FnMut(usize) -> usize,
+    start: T,
+    add: &impl Fn(T, X) -> T,
+    finish: &impl Fn(T) -> Out,
+) {
+    let mut values = [start; LENGTH];
+    for tap in 0..count {
+        let from = place(tap);
+        for (value, x) in values.iter_mut().zip(&x[from..from + LENGTH]) {
+            *value = add(*value, *x);
+        }
+    }
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = finish(value);
     }
 }
 

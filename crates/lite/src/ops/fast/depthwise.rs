@@ -1,7 +1,8 @@
 //! Depthwise convolutions, sixteen channels of some pixels at once.
 
 use super::cpu::Level;
-use super::lanes::{LANES, Lanes, Narrow, Wide};
+use super::lanes::{LANES, Lanes, Wide};
+use super::narrow::Narrow;
 use super::panels::{Packed, TAPS};
 use super::rows::{Rows, TILE, Walk, Window, next_tile};
 use crate::error::{Error, Result};
@@ -39,12 +40,12 @@ pub fn run_depthwise(
 ) -> Result<()> {
     let (width, (low, high), rounding, kernels) = match numbers {
         Numbers::Floats(floats) => {
-            let kernels = if packed.level == Level::Avx512 { FLOATS_WIDE } else { FLOATS_NARROW };
+            let kernels = if packed.level >= Level::Avx512 { FLOATS_WIDE } else { FLOATS_NARROW };
             (4, (floats.low, floats.high), Rounding { low: 0.0, high: 0.0, zero: 0 }, kernels)
         }
         Numbers::Bytes(bytes) => {
             let kernels = match packed.level {
-                Level::Avx512 => BYTES_WIDE,
+                Level::Avx512 | Level::Amx => BYTES_WIDE,
                 Level::AvxVnni => BYTES_NARROW_VNNI,
                 _ => BYTES_NARROW,
             };

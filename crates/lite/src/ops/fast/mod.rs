@@ -1,15 +1,19 @@
 //! Convolutions and fully connected layers with packed weights, by the vector instructions of x86-64 that the processor is asked for when a
-//! model is loaded: AVX-512 with VNNI, AVX2 with VNNI, AVX2.
+//! model is loaded: AMX, AVX-512 with VNNI, AVX2 with VNNI, AVX2.
 //!
 //! Weights lie in panels of 16 channels. A tile of pixels is computed at once: for each tap of the window a row of each pixel (or a row of
 //! zeros, where the window reaches over the border) is multiplied with the rows of some panels, and sums stay in registers until they are
 //! results. Kernels are written once over sixteen lanes (`lanes.rs`). Whole numbers are the same in all of them.
 
+mod amx;
 mod cpu;
 mod depthwise;
 mod lanes;
+mod narrow;
 mod panels;
 mod rows;
+#[cfg(all(test, feature = "std"))]
+mod tests;
 mod tiles;
 
 pub use cpu::{Work, widest};
@@ -41,14 +45,15 @@ pub fn run(
     x: &[u8],
 ) -> Result<()> {
     let (width, kernels, (low, high), rounding) = match numbers {
+        Numbers::Bytes(bytes) if packed.tiles => return amx::run(packed, store, bytes, window, out, x),
         Numbers::Floats(floats) => {
             let kernels =
-                if packed.level == Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
+                if packed.level >= Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
             (4, kernels, (floats.low, floats.high), Rounding { low: 0.0, high: 0.0, zero: 0 })
         }
         Numbers::Bytes(bytes) => {
             let kernels = match packed.level {
-                Level::Avx512 => tiles::BYTES_WIDE,
+                Level::Avx512 | Level::Amx => tiles::BYTES_WIDE,
                 Level::AvxVnni => tiles::BYTES_NARROW_VNNI,
                 _ => tiles::BYTES_NARROW,
             };
@@ -89,7 +94,7 @@ pub fn run(
             unsafe {
                 if width == 1 {
                     match packed.level {
-                        Level::Avx512 => tiles::extras_wide(&mut tile, count),
+                        Level::Avx512 | Level::Amx => tiles::extras_wide(&mut tile, count),
                         _ => tiles::extras_narrow(&mut tile, count),
                     }
                 }

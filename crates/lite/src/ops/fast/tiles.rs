@@ -1,6 +1,7 @@
 //! Tiles of results: rows of some pixels times some panels of weights, with all sums in registers.
 
-use super::lanes::{LANES, Lanes, Narrow, Wide, soon};
+use super::lanes::{LANES, Lanes, Wide, soon};
+use super::narrow::Narrow;
 use super::rows::TILE;
 use crate::quant::Rounding;
 
@@ -177,11 +178,8 @@ unsafe fn extras<V: Lanes>(tile: &mut Tile, pixels: usize) {
     // SAFETY: as the caller promises.
     unsafe {
         for p in 0..pixels {
-            let mut sum = 0i32;
-            for tap in 0..tile.taps {
-                sum = sum.wrapping_add(V::sum((&*tile.rows.add(tap))[p], tile.deep));
-            }
-            tile.extra[p] = sum.wrapping_mul(-128);
+            let rows = (0..tile.taps).map(|tap| (&*tile.rows.add(tap))[p]);
+            tile.extra[p] = V::sum(rows, tile.deep).wrapping_mul(-128);
         }
     }
 }
@@ -203,7 +201,7 @@ macro_rules! kernels {
         /// # Safety
         /// As [`extras`] asks.
         #[target_feature(enable = $features)]
-        pub unsafe fn $extras(tile: &mut Tile, pixels: usize) {
+        pub(super) unsafe fn $extras(tile: &mut Tile, pixels: usize) {
             // SAFETY: as the caller promises.
             unsafe { extras::<$lanes>(tile, pixels) }
         }
@@ -211,7 +209,7 @@ macro_rules! kernels {
 }
 
 kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512vnni,fma,avx2", floats_wide, bytes_wide, extras_wide);
-kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni, extras_narrow_vnni);
+kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni, _extras_narrow_vnni);
 kernels!(Narrow<false>, "avx2,fma", floats_narrow, bytes_narrow, extras_narrow);
 
 macro_rules! up_to_twelve {
