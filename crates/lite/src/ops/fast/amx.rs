@@ -6,11 +6,11 @@ use core::arch::asm;
 use core::arch::x86_64::{_mm512_maskz_loadu_epi8, _mm512_store_si512};
 
 use super::lanes::{LANES, Lanes, Wide, soon};
-use super::panels::{Packed, TAPS};
-use super::rows::{TILE, Walk, Window};
+use super::panels::TAPS;
+use super::rows::{TILE, Walk};
 use crate::error::{Error, Result};
 use crate::ops::conv::Bytes;
-use crate::ops::store::Store;
+use crate::ops::layer::Layer;
 use crate::quant::Rounding;
 
 /// Panels that are computed at once.
@@ -56,14 +56,8 @@ impl Shape {
 struct Buffer<T, const N: usize>([T; N]);
 
 /// Computes all pixels of bytes.
-pub fn run(
-    packed: &Packed,
-    store: &Store,
-    bytes: &Bytes,
-    window: &Window,
-    out: &mut [u8],
-    x: &[u8],
-) -> Result<()> {
+pub fn run(layer: &Layer<'_>, bytes: &Bytes, out: &mut [u8]) -> Result<()> {
+    let Layer { packed, store, window, x } = layer;
     let (row, pixels) = (packed.channels, out.len() / packed.channels);
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];

@@ -3,6 +3,8 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::ops::layer::Work;
+
 /// A set of vector instructions that kernels are written for, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -14,7 +16,7 @@ pub enum Level {
     AvxVnni,
     /// AVX-512 with sums of four products of bytes.
     Avx512,
-    /// The same with tiles.
+    /// The same with tiles, for which the system has to be asked before they are used.
     Amx,
 }
 
@@ -70,11 +72,7 @@ impl Level {
             && has(seventh.ecx, 11);
         match avx {
             true if wide && kept & 0x60000 == 0x60000 && has(seventh.edx, 24) && has(seventh.edx, 25) => {
-                if super::amx::allowed() {
-                    Self::Amx
-                } else {
-                    Self::Avx512
-                }
+                Self::Amx
             }
             true if wide => Self::Avx512,
             true if seventh.eax >= 1 && has(__cpuid_count(7, 1).eax, 4) => Self::AvxVnni,
@@ -96,14 +94,6 @@ fn has(word: u32, bit: u32) -> bool {
 unsafe fn xcr0() -> u64 {
     // SAFETY: as the caller promises.
     unsafe { _xgetbv(0) }
-}
-
-/// Work that is written once and compiled for several sets of instructions.
-pub trait Work {
-    type Result;
-
-    /// Does it; inlined always, so that it is compiled as its caller is.
-    fn run(self) -> Self::Result;
 }
 
 /// Does work with the widest vectors that the processor has.

@@ -16,10 +16,9 @@ mod rows;
 mod tests;
 mod tiles;
 
-pub use cpu::{Work, widest};
+pub use cpu::widest;
 pub use depthwise::run_depthwise;
 pub use panels::{Packed, pack, pack_depthwise};
-pub use rows::Window;
 
 use cpu::Level;
 use lanes::LANES;
@@ -28,7 +27,7 @@ use rows::{TILE, Walk, next_tile};
 use tiles::{Kernels, Tile};
 
 use super::conv::Numbers;
-use super::store::Store;
+use super::layer::Layer;
 use crate::error::{Error, Result};
 use crate::quant::Rounding;
 
@@ -36,16 +35,10 @@ use crate::quant::Rounding;
 const NEAR: usize = 512 << 10;
 
 /// Computes all pixels.
-pub fn run(
-    packed: &Packed,
-    store: &Store,
-    numbers: &Numbers,
-    window: &Window,
-    out: &mut [u8],
-    x: &[u8],
-) -> Result<()> {
+pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    let Layer { packed, store, window, x } = layer;
     let (width, kernels, (low, high), rounding) = match numbers {
-        Numbers::Bytes(bytes) if packed.tiles => return amx::run(packed, store, bytes, window, out, x),
+        Numbers::Bytes(bytes) if packed.tiles => return amx::run(layer, bytes, out),
         Numbers::Floats(floats) => {
             let kernels =
                 if packed.level >= Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };

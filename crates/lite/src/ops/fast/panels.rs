@@ -2,13 +2,14 @@
 
 use alloc::vec::Vec;
 
+use super::amx;
 use super::cpu::Level;
 use super::lanes::LANES;
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
+use crate::ops::layer::Weights;
 use crate::ops::store::{Line, Store};
 use crate::schema::Type;
-use crate::tensor::Tensor;
 
 /// Where packed weights lie, and how.
 #[derive(Clone, Copy, Debug)]
@@ -120,12 +121,8 @@ impl From<[u8; 4]> for Four {
     }
 }
 
-fn plan<'a>(
-    store: &Store,
-    weights: &Tensor<'a>,
-    bias: Option<&Tensor<'a>>,
-    [taps, deep, channels]: [usize; 3],
-) -> Option<Plan<'a>> {
+fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
+    let Weights { weights, bias, taps, deep, channels, .. } = *what;
     let level = if store.pack { Level::detect() } else { return None };
     let data = weights.constant()?;
     let bias = match bias {
@@ -144,20 +141,13 @@ fn plan<'a>(
     })
 }
 
-/// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds. Results have so many
-/// `pixels`.
-pub fn pack(
-    store: &mut Store,
-    numbers: &Numbers,
-    weights: &Tensor<'_>,
-    bias: Option<&Tensor<'_>>,
-    sizes: [usize; 3],
-    pixels: usize,
-) -> Option<Packed> {
-    let mut plan = plan(store, weights, bias, sizes)?;
+/// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
+pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
+    let mut plan = plan(store, what)?;
+    let (numbers, pixels) = (what.numbers, what.pixels);
     // With few pixels or few numbers a tile is mostly empty.
     let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16;
-    if tiles && matches!(numbers, Numbers::Bytes(_)) {
+    if tiles && matches!(numbers, Numbers::Bytes(_)) && amx::allowed() {
         (plan.tiles, plan.behind) = (true, 16);
     }
     // Otherwise weights are unsigned, 128 more than they are.
@@ -204,15 +194,10 @@ pub fn pack(
 }
 
 /// Packs weights of a depthwise convolution, which lie as taps of channels.
-pub fn pack_depthwise(
-    store: &mut Store,
-    numbers: &Numbers,
-    weights: &Tensor<'_>,
-    bias: Option<&Tensor<'_>>,
-    [taps, channels]: [usize; 2],
-) -> Option<Packed> {
-    let plan = plan(store, weights, bias, [taps, 1, channels])?;
-    match numbers {
+pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
+    let plan = plan(store, what)?;
+    let (taps, channels) = (plan.taps, plan.channels);
+    match what.numbers {
         Numbers::Floats(floats) => {
             plan.write(store, channels.div_ceil(LANES), 0, taps + 1, |store, lines| {
                 for panel in 0..channels.div_ceil(LANES) {

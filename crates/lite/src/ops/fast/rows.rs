@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::panels::TAPS;
-use crate::ops::window::Span;
+use crate::ops::layer::Window;
 
 /// Pixels of a tile, at most.
 pub const TILE: usize = 16;
@@ -11,22 +11,7 @@ pub const TILE: usize = 16;
 /// Pointers to the rows of a tile, by tap and pixel.
 pub type Rows = [[*const u8; TILE]; TAPS];
 
-/// How results are found in their operand.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    pub y: Span,
-    pub x: Span,
-    /// Numbers of a pixel.
-    pub channels: usize,
-}
-
 impl Window {
-    /// Rows one after the other.
-    pub fn of_rows(rows: usize, channels: usize) -> Self {
-        let one = Span { length: 1, places: 1, size: 1, step: 1, dilation: 1, before: 0 };
-        Self { y: Span { length: rows, places: rows, ..one }, x: one, channels }
-    }
-
     /// How many numbers of an operand a batch of one has.
     fn numbers(&self) -> usize {
         self.y.length * self.x.length * self.channels

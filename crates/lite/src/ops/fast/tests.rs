@@ -3,9 +3,10 @@
 use alloc::vec::Vec;
 
 use super::cpu::Level;
-use super::{Window, pack, pack_depthwise, run, run_depthwise};
+use super::{pack, pack_depthwise, run, run_depthwise};
 use crate::load::Options;
 use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
+use crate::ops::layer::{Layer, Weights, Window};
 use crate::ops::products::Operands;
 use crate::ops::store::Store;
 use crate::ops::window::Span;
@@ -110,18 +111,22 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
     let window = Window { y, x, channels: deep };
     for level in Level::up_to_this() {
         Level::pretend(level);
-        let packed = match is_depthwise {
-            true => pack_depthwise(&mut kept, &numbers, &of_weights, Some(&of_bias), [taps, channels]),
-            false => {
-                let sizes = [taps, deep, channels];
-                pack(&mut kept, &numbers, &of_weights, Some(&of_bias), sizes, outputs / channels)
-            }
+        let what = Weights {
+            numbers: &numbers,
+            weights: &of_weights,
+            bias: Some(&of_bias),
+            taps,
+            deep: conv.deep,
+            channels,
+            pixels: outputs / channels,
         };
+        let packed = if is_depthwise { pack_depthwise(&mut kept, &what) } else { pack(&mut kept, &what) };
         let packed = packed.expect("weights can be packed");
         let mut found = alloc::vec![0; wanted.len()];
+        let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
         match is_depthwise {
-            true => run_depthwise(&packed, &kept, &numbers, &window, &mut found, &operand).unwrap(),
-            false => run(&packed, &kept, &numbers, &window, &mut found, &operand).unwrap(),
+            true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
+            false => run(&layer, &numbers, &mut found).unwrap(),
         }
         check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
     }
