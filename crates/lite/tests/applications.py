@@ -2,9 +2,12 @@
 
     cargo build --release -p plimsoll-lite --example measure
     python crates/lite/tests/applications.py target/release/examples/measure [RUNS] [MODEL ...]
+    PLIMSOLL=target/release/plimsoll python crates/lite/tests/applications.py target/release/examples/measure [RUNS] [MODEL ...]
 
+The files are TensorFlow's; where PLIMSOLL names the command, also what it exports of the same Keras model, with both sizes.
 Weights are random. LiteRT's arena is the span of the tensors that its own kernels (no delegate) keep in it; its time is with XNNPACK.
-Exits with 1 where floats differ by more than 1e-5 or more than a hundredth of the bytes by more than a quantum. Needs tensorflow.
+Exits with 1 where floats differ by more than 1e-5 or more than a hundredth of the bytes by more than a quantum, where the arena is larger than
+LiteRT's, or where a file is larger than TensorFlow's. Needs tensorflow.
 """
 
 import json
@@ -87,51 +90,69 @@ def arena(interpreter):
     return next(end - start for start, end in blocks if start <= first < end)
 
 
+def exported(keras, way, folder):
+    """The bytes of what the command makes of the same model."""
+    paths = [os.path.join(folder, own) for own in ("m.keras", "data.npz", "m.tflite")]
+    keras.save(paths[0])
+    np.savez(paths[1], x=dice.uniform(0, 1, (8, *keras.input_shape[1:])).astype(np.float32), y=np.arange(8))
+    more = ["--quantize", "int8", "--calibrate", paths[1], "--int8-ports"] if way == "int8" else []
+    subprocess.run([os.environ["PLIMSOLL"], "export", paths[0], "--to", paths[2], "--overwrite", *more], check=True, capture_output=True)
+    with open(paths[2], "rb") as file:
+        return file.read()
+
+
+def row(program, name, way, model, runs, shape):
+    """Prints what a file takes here and there; whether something is wrong."""
+    value = dice.uniform(0, 1, shape).astype(np.float32)
+    if way == "int8":
+        value = dice.integers(-128, 128, shape).astype(np.int8)
+    plain, _, interpreter = litert(model, value, 1, experimental_op_resolver_type=PLAIN)
+    theirs = arena(interpreter)
+    _, fast, _ = litert(model, value, runs)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, part) for part in ("model.tflite", "in", "out")]
+        open(paths[0], "wb").write(model)
+        open(paths[1], "wb").write(value.tobytes())
+        answers = []
+        for more in ([], ["packed"]):
+            ran = subprocess.run([program, *paths, str(runs), *more], capture_output=True, text=True)
+            if ran.returncode:
+                print(f"{name + ' ' + way:26} {ran.stderr.strip()}")
+                return True
+            answers.append((json.loads(ran.stdout), np.fromfile(paths[2], plain.dtype).reshape(plain.shape)))
+    ours = answers[0][0]
+    if way == "f32":
+        worst = max(float(np.abs(out - plain).max()) for _, out in answers)
+        difference, bad = f"{worst:.1e}", worst > 1e-5
+    else:
+        beyond = max(float((np.abs(out.astype(int) - plain.astype(int)) > 1).mean()) for _, out in answers)
+        most = max(int(np.abs(out.astype(int) - plain.astype(int)).max()) for _, out in answers)
+        difference, bad = f"at most {most} quanta, {beyond:.2%} beyond one", beyond > 0.01
+    packed = answers[1][0]["milliseconds"]
+    if plain.std() <= (1e-5 if way == "f32" else 0):
+        difference, bad = "the results are all the same: nothing was compared", True
+    bad |= ours["arena"] > theirs
+    print(f"{name + ' ' + way:26} {ours['arena']:9} {theirs:9} {ours['live']:9} {ours['milliseconds']:8.2f} {packed:8.2f} "
+          f"{fast:8.2f} {fast / packed:6.2f}  {difference}{' WRONG' if bad else ''}", flush=True)
+    return bad
+
+
 def main():
     program, runs = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10
     failed = False
-    print(f"{'model':22} {'arena':>9} {'LiteRT':>9} {'live':>9} {'ms':>8} {'packed':>8} {'LiteRT':>8} {'ratio':>6}  difference")
+    print(f"{'model':26} {'arena':>9} {'LiteRT':>9} {'live':>9} {'ms':>8} {'packed':>8} {'LiteRT':>8} {'ratio':>6}  difference")
     for name, build in MODELS.items():
         if len(sys.argv) > 3 and name not in sys.argv[3:]:
             continue
         keras = settled(build())
         for way in ("f32", "int8"):
-            model = convert(keras, way)
-            shape = (1, *keras.input_shape[1:])
-            value = dice.uniform(0, 1, shape).astype(np.float32)
-            if way == "int8":
-                value = dice.integers(-128, 128, shape).astype(np.int8)
-            plain, _, interpreter = litert(model, value, 1, experimental_op_resolver_type=PLAIN)
-            theirs = arena(interpreter)
-            _, fast, _ = litert(model, value, runs)
-            with tempfile.TemporaryDirectory() as folder:
-                paths = [os.path.join(folder, part) for part in ("model.tflite", "in", "out")]
-                open(paths[0], "wb").write(model)
-                open(paths[1], "wb").write(value.tobytes())
-                answers = []
-                for more in ([], ["packed"]):
-                    ran = subprocess.run([program, *paths, str(runs), *more], capture_output=True, text=True)
-                    if ran.returncode:
-                        break
-                    answers.append((json.loads(ran.stdout), np.fromfile(paths[2], plain.dtype).reshape(plain.shape)))
-            if ran.returncode:
-                print(f"{name + ' ' + way:22} {ran.stderr.strip()}")
-                failed = True
-                continue
-            ours = answers[0][0]
-            if way == "f32":
-                worst = max(float(np.abs(out - plain).max()) for _, out in answers)
-                difference, bad = f"{worst:.1e}", worst > 1e-5
-            else:
-                beyond = max(float((np.abs(out.astype(int) - plain.astype(int)) > 1).mean()) for _, out in answers)
-                most = max(int(np.abs(out.astype(int) - plain.astype(int)).max()) for _, out in answers)
-                difference, bad = f"at most {most} quanta, {beyond:.2%} beyond one", beyond > 0.01
-            packed = answers[1][0]["milliseconds"]
-            if plain.std() <= (1e-5 if way == "f32" else 0):
-                difference, bad = "the results are all the same: nothing was compared", True
-            failed |= bad
-            print(f"{name + ' ' + way:22} {ours['arena']:9} {theirs:9} {ours['live']:9} {ours['milliseconds']:8.2f} {packed:8.2f} "
-                  f"{fast:8.2f} {fast / packed:6.2f}  {difference}{' WRONG' if bad else ''}", flush=True)
+            model, shape = convert(keras, way), (1, *keras.input_shape[1:])
+            failed |= row(program, name, way, model, runs, shape)
+            if "PLIMSOLL" in os.environ:
+                with tempfile.TemporaryDirectory() as folder:
+                    own = exported(keras, way, folder)
+                failed |= row(program, name + " own", way, own, runs, shape) | (len(own) > len(model))
+                print(f"{'':26} file of {len(own)} bytes, TensorFlow's {len(model)}{'' if len(own) <= len(model) else ' WRONG'}", flush=True)
     sys.exit(failed)
 
 

@@ -84,6 +84,7 @@ pub(crate) fn write(model: &LiteModel) -> Result<Vec<u8>> {
     // The first buffer is empty: what is computed has no bytes.
     let mut buffers = vec![table(builder, &[])];
     let mut tensors = Vec::new();
+    let mut zero_points: ZeroPoints<'_> = FxHashMap::default();
     for tensor in &model.tensors {
         let buffer = match &tensor.data {
             None => 0,
@@ -100,7 +101,7 @@ pub(crate) fn write(model: &LiteModel) -> Result<Vec<u8>> {
         let mut fields =
             vec![(0, shape), (1, Slot::I8(tensor.ty.number())), (2, Slot::U32(buffer as u32)), (3, name)];
         if let Some(found) = &tensor.quantization {
-            fields.push((4, placed(quantization(builder, found))));
+            fields.push((4, placed(quantization(builder, found, &mut zero_points))));
         }
         fields.push((8, Slot::Flag(true)));
         tensors.push(table(builder, &fields));
@@ -161,10 +162,15 @@ pub(crate) fn write(model: &LiteModel) -> Result<Vec<u8>> {
     Ok(builder.finished_data().to_vec())
 }
 
-fn quantization(builder: &mut Builder, found: &Quantization) -> Offset {
+/// Zero points that were written: those of weights and biases are all zero, eight bytes a channel, and one list does for all of a length.
+type ZeroPoints<'a> = FxHashMap<&'a [i64], WIPOffset<()>>;
+
+fn quantization<'a>(builder: &mut Builder, found: &'a Quantization, known: &mut ZeroPoints<'a>) -> Offset {
     let scales = placed(builder.create_vector(&found.scales));
-    let zero_points = placed(builder.create_vector(&found.zero_points));
-    table(builder, &[(2, scales), (3, zero_points), (6, Slot::I32(found.axis as i32))])
+    let zero_points = *known
+        .entry(&found.zero_points)
+        .or_insert_with(|| WIPOffset::new(builder.create_vector(&found.zero_points).value()));
+    table(builder, &[(2, scales), (3, Slot::At(zero_points)), (6, Slot::I32(found.axis as i32))])
 }
 
 fn options(builder: &mut Builder, told: &Options) -> Offset {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use plimsoll_graph::{DType, RandomOps, TensorOps, Type};
-use plimsoll_nn::{Model, Net, Predicting, Recurrent, model, zoo};
+use plimsoll_nn::{Conv2d, Model, Net, Predicting, Recurrent, model, zoo};
 use plimsoll_run::Tensor;
 use plimsoll_testing::Scratch;
 use plimsoll_tflite::{Calibration, Error, Goal, OpCode, Quantize, Range, Written, read, run, write_model};
@@ -136,6 +136,28 @@ fn norms_and_activations_are_folded_into_the_convolutions_before_them() {
     // Blocks are added; nothing else is.
     assert_eq!(count(OpCode::Add), 8);
     assert_eq!(count(OpCode::Conv2d), 20);
+}
+
+#[test]
+fn six_at_most_and_borders_of_zeros_are_folded_where_they_are_what_a_convolution_does() {
+    let scratch = Scratch::new("tflite-borders");
+    // As Keras writes it: a border behind each side, a window that steps by two, relu, six at most.
+    let net = |low: usize, high: usize| {
+        model(move |net, x: &[Tensor]| {
+            let sides = [(0, 0), (low, high), (low, high), (0, 0)];
+            let framed = x[0].pad(&sides, 0.0)?;
+            net.conv2d("conv", &framed, Conv2d::new(4, 3).stride(2))?.relu()?.clamp(f64::NEG_INFINITY, 6.0)
+        })
+    };
+    let input = Type::new(DType::F32, [1, 8, 8, 3]);
+    for ((low, high), borders) in [((0, 1), 0), ((1, 0), 1), ((1, 1), 1)] {
+        export(scratch.folder(), "net", &net(low, high), &input, &Quantize::No).unwrap();
+        let found = read(&std::fs::read(scratch.folder().join("net.tflite")).unwrap()).unwrap();
+        let count = |code: OpCode| found.ops.iter().filter(|op| op.code == code).count();
+        assert_eq!(count(OpCode::Pad), borders, "{low} and {high}");
+        assert_eq!((count(OpCode::Relu), count(OpCode::Minimum), count(OpCode::Conv2d)), (0, 0, 1));
+        std::fs::remove_file(scratch.folder().join("net.tflite")).unwrap();
+    }
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn each<const N: usize>(
                 }
             }
             (Some([x]), None) => own(out, |y| function(*x, y)),
-            (Some(x), None) => apply(out, x, |x, out| function(x, out)),
+            (Some(x), None) => apply(out, x, &function),
             (None, Some([y])) => own(out, |x| function(x, *y)),
             (None, Some(y)) => apply(out, y, |y, out| function(out, y)),
             (None, None) => own(out, |x| function(x, x)),

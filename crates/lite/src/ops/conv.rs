@@ -1,5 +1,6 @@
 //! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
 
+use super::layer::{Layer, Weights, Window};
 use super::products::{BLOCK, Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store, byte_range, fast};
@@ -124,19 +125,23 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
     let range = call.activation(3)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
-    let taps = k_height * k_width;
-    let packed = if deep == in_channels {
-        fast::pack(store, &numbers, weights, call.optional(2), [taps, deep, out_channels])
-    } else {
-        None
+    let what = Weights {
+        numbers: &numbers,
+        weights,
+        bias: call.optional(2),
+        taps: k_height * k_width,
+        deep,
+        channels: out_channels,
+        pixels: out_batch * out_height * out_width,
     };
+    let packed = if deep == in_channels { fast::pack(store, &what) } else { None };
     Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers, packed })
 }
 
 /// Computes a CONV_2D.
 pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
     match &conv.packed {
-        Some(packed) => fast::run(packed, operands.store, &conv.numbers, &conv.window(), out, operands.x),
+        Some(packed) => fast::run(&conv.layer(packed, operands), &conv.numbers, out),
         None => {
             conv.numbers.run(conv, operands, out);
             Ok(())
@@ -241,9 +246,10 @@ const TAPS: usize = 64;
 type Tap = Option<usize>;
 
 impl Conv {
-    /// How results are found in the operand.
-    pub fn window(&self) -> fast::Window {
-        fast::Window { y: self.y, x: self.x, channels: self.in_channels }
+    /// The convolution with packed weights.
+    pub fn layer<'r>(&self, packed: &'r fast::Packed, operands: Operands<'r>) -> Layer<'r> {
+        let window = Window { y: self.y, x: self.x, channels: self.in_channels };
+        Layer { packed, store: operands.store, window, x: operands.x }
     }
 
     /// Where the operand of some elements of the window begins, from the one of that number on, for a pixel of the result.

@@ -1,6 +1,7 @@
 //! FULLY_CONNECTED and BATCH_MATMUL: rows times rows.
 
 use super::conv::{Numbers, dot, numbers};
+use super::layer::{Layer, Weights, Window};
 use super::moves::Places;
 use super::products::{Kernel, Operands, Products};
 use super::{Call, Store, fast};
@@ -31,7 +32,9 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
     call.ensure(fits, "its result has another shape")?;
     let range = call.activation(0)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, channels), range)?;
-    let packed = fast::pack(store, &numbers, weights, call.optional(2), [1, deep, channels]);
+    let bias = call.optional(2);
+    let what = Weights { numbers: &numbers, weights, bias, taps: 1, deep, channels, pixels: rows };
+    let packed = fast::pack(store, &what);
     Ok(Dense { rows, deep, channels, numbers, packed })
 }
 
@@ -39,8 +42,9 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Dense> {
 pub fn run(dense: &Dense, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
     match &dense.packed {
         Some(packed) => {
-            let window = fast::Window::of_rows(dense.rows, dense.deep);
-            fast::run(packed, operands.store, &dense.numbers, &window, out, operands.x)
+            let window = Window::of_rows(dense.rows, dense.deep);
+            let layer = Layer { packed, store: operands.store, window, x: operands.x };
+            fast::run(&layer, &dense.numbers, out)
         }
         None => {
             dense.numbers.run(dense, operands, out);

@@ -1,6 +1,7 @@
 //! DEPTHWISE_CONV_2D: every channel with a window of its own.
 
 use super::conv::{Conv, numbers};
+use super::layer::Weights;
 use super::products::{BLOCK, Kernel, Operands, Products};
 use super::window::Span;
 use super::{Call, Store, fast};
@@ -20,20 +21,23 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
     let range = call.activation(4)?;
     let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
-    let packed = if out_channels == in_channels {
-        fast::pack_depthwise(store, &numbers, weights, call.optional(2), [k_height * k_width, out_channels])
-    } else {
-        None
+    let what = Weights {
+        numbers: &numbers,
+        weights,
+        bias: call.optional(2),
+        taps: k_height * k_width,
+        deep: 1,
+        channels: out_channels,
+        pixels: out_batch * out_height * out_width,
     };
+    let packed = if out_channels == in_channels { fast::pack_depthwise(store, &what) } else { None };
     Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers, packed })
 }
 
 /// Computes a DEPTHWISE_CONV_2D.
 pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
     match &conv.packed {
-        Some(packed) => {
-            fast::run_depthwise(packed, operands.store, &conv.numbers, &conv.window(), out, operands.x)
-        }
+        Some(packed) => fast::run_depthwise(&conv.layer(packed, operands), &conv.numbers, out),
         None => {
             conv.numbers.run(&Depthwise(conv), operands, out);
             Ok(())

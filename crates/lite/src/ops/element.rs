@@ -153,7 +153,7 @@ pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
     let out = chunks_mut::<4>(out);
     // The function is chosen once, not for every element.
     macro_rules! each {
-        ($($name:ident $(($($field:ident),+))?),+) => {
+        ($($name:ident $(($($field:ident),+))?)|+) => {
             match *unary {
                 $(Unary::$name $(($($field),+))? => {
                     let unary = Unary::$name $(($($field),+))?;
@@ -165,21 +165,21 @@ pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
         };
     }
     each!(
-        Clamp(low, high),
-        Leaky(alpha),
-        Logistic,
-        Tanh,
-        HardSwish,
-        Elu,
-        GeluTanh,
-        GeluErf,
-        Exp,
-        Log,
-        Sqrt,
-        Rsqrt,
-        Neg,
-        Abs,
-        Square
+        Clamp(low, high)
+            | Leaky(alpha)
+            | Logistic
+            | Tanh
+            | HardSwish
+            | Elu
+            | GeluTanh
+            | GeluErf
+            | Exp
+            | Log
+            | Sqrt
+            | Rsqrt
+            | Neg
+            | Abs
+            | Square
     );
     Ok(())
 }

@@ -16,6 +16,7 @@ mod fast;
 mod fast;
 mod gather;
 mod join;
+mod layer;
 mod moves;
 mod pad;
 mod pool;
@@ -348,7 +349,7 @@ struct Simple<'r> {
     y: Operand<'r>,
 }
 
-impl fast::Work for Simple<'_> {
+impl layer::Work for Simple<'_> {
     type Result = Result<()>;
 
     #[inline(always)]

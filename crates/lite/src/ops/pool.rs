@@ -1,5 +1,6 @@
 //! AVERAGE_POOL_2D and MAX_POOL_2D.
 
+use super::reduce::{Fold, blocks};
 use super::window::Span;
 use super::{Call, byte_range};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
@@ -52,92 +53,56 @@ pub fn run(pool: &Pool, out: &mut [u8], x: &[u8]) -> Result<()> {
     match pool.numbers {
         Numbers::Floats(low, high) => {
             let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            let finish = |value: f32| value.max(low).min(high).to_le_bytes();
             match pool.average {
-                true => each(
-                    pool,
-                    out,
-                    x,
-                    0.0,
-                    |sum, x| sum + f(x),
-                    |sum, count| (sum / count as f32).max(low).min(high).to_le_bytes(),
-                ),
-                false => each(
-                    pool,
-                    out,
-                    x,
-                    f32::MIN,
-                    |most, x| if f(x) > most { f(x) } else { most },
-                    |most, _| most.max(low).min(high).to_le_bytes(),
-                ),
+                true => each(pool, out, x, |count| {
+                    Fold(0.0, |sum: f32, x| sum + f(x), move |sum| finish(sum / count as f32))
+                }),
+                false => each(pool, out, x, |_| {
+                    Fold(f32::MIN, |most: f32, x| if f(x) > most { f(x) } else { most }, finish)
+                }),
             }
         }
-        Numbers::Bytes(low, high) => match pool.average {
-            true => each(
-                pool,
-                out,
-                x,
-                0i32,
-                |sum, x| sum.wrapping_add(s(x)),
-                |sum, count| {
-                    // To the nearest, halves away from zero.
-                    let half = if sum > 0 { count as i32 / 2 } else { -(count as i32 / 2) };
-                    b((sum.wrapping_add(half) / (count as i32).max(1)).clamp(low, high))
-                },
-            ),
-            false => each(
-                pool,
-                out,
-                x,
-                i8::MIN,
-                |most, x| most.max(x as i8),
-                |most, _| b(i32::from(most).clamp(low, high)),
-            ),
-        },
+        Numbers::Bytes(low, high) => {
+            // To the nearest, halves away from zero.
+            let mean = |sum: i32, count: i32| {
+                let half = if sum > 0 { count / 2 } else { -(count / 2) };
+                b((sum.wrapping_add(half) / count.max(1)).clamp(low, high))
+            };
+            match pool.average {
+                true => each(pool, out, x, |count| {
+                    Fold(0, |sum: i32, x| sum.wrapping_add(s(x)), move |sum| mean(sum, count as i32))
+                }),
+                false => each(pool, out, x, |_| {
+                    Fold(i8::MIN, |most: i8, x| most.max(x as i8), |most| b(i32::from(most).clamp(low, high)))
+                }),
+            }
+        }
     }
     Ok(())
 }
 
-/// How many channels are looked at at once.
-const BLOCK: usize = 64;
-
-/// Goes through all pixels of the result, and for some channels of each through its window.
+/// Goes through all pixels of the result. How a window of so many elements is reduced is asked for each.
 #[inline(always)]
-fn each<T: Copy, X: Copy, Out>(
+fn each<T: Copy, X: Copy, Out, A, F>(
     pool: &Pool,
     out: &mut [Out],
     x: &[X],
-    start: T,
-    add: impl Fn(T, X) -> T,
-    finish: impl Fn(T, usize) -> Out,
-) {
+    fold: impl Fn(usize) -> Fold<T, A, F>,
+) where
+    A: Fn(T, X) -> T,
+    F: Fn(T) -> Out,
+{
     let (places_y, places_x) = (pool.y.places, pool.x.places);
     for (pixel, out) in out.chunks_exact_mut(pool.channels).enumerate() {
         let (line, place_x) = (pixel / places_x, pixel % places_x);
         let (batch, place_y) = (line / places_y, line % places_y);
         let (of_y, of_x) = (inside(&pool.y, place_y), inside(&pool.x, place_x));
-        let count = of_y.len() * of_x.len();
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let mut values = [start; BLOCK];
-            for y in of_y.clone() {
-                for at in of_x.clone() {
-                    let from =
-                        ((batch * pool.y.length + y) * pool.x.length + at) * pool.channels + block * BLOCK;
-                    // A whole block has a length that is known when this is compiled.
-                    if out.len() == BLOCK {
-                        for (value, x) in values.iter_mut().zip(&x[from..from + BLOCK]) {
-                            *value = add(*value, *x);
-                        }
-                    } else {
-                        for (value, x) in values.iter_mut().zip(&x[from..from + out.len()]) {
-                            *value = add(*value, *x);
-                        }
-                    }
-                }
-            }
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = finish(value, count);
-            }
-        }
+        let (lines, count) = (of_x.len(), of_y.len() * of_x.len());
+        let line = pool.x.length * pool.channels;
+        let first = (batch * pool.y.length + of_y.start) * line + of_x.start * pool.channels;
+        let place = |tap: usize| first + tap / lines * line + tap % lines * pool.channels;
+        blocks(out, x, count, place, &fold(count));
     }
 }
 

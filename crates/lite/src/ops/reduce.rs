@@ -75,67 +75,102 @@ pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
             let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
             let finish = |value: f32| (value / by).to_le_bytes();
             match largest {
-                true => each(reduce, out, x, f32::NEG_INFINITY, |value, x| f(x).max(value), finish),
-                false => each(reduce, out, x, 0.0, |value, x| value + f(x), finish),
+                true => {
+                    each(reduce, out, x, &Fold(f32::NEG_INFINITY, |value: f32, x| f(x).max(value), finish))
+                }
+                false => each(reduce, out, x, &Fold(0.0, |value: f32, x| value + f(x), finish)),
             }
         }
         Numbers::Whole => {
             let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
+            let finish = i32::to_le_bytes;
             match largest {
-                true => each(reduce, out, x, i32::MIN, |value, x| i(x).max(value), i32::to_le_bytes),
-                false => each(reduce, out, x, 0, |value: i32, x| value.wrapping_add(i(x)), i32::to_le_bytes),
+                true => each(reduce, out, x, &Fold(i32::MIN, |value: i32, x| i(x).max(value), finish)),
+                false => each(reduce, out, x, &Fold(0, |value: i32, x| value.wrapping_add(i(x)), finish)),
             }
         }
-        Numbers::Bytes { in_zero, out_zero, scale } => match largest {
-            true => each(reduce, out, x, -128, |value, x| s(x).max(value), b),
-            false => each(
-                reduce,
-                out,
-                x,
-                0,
-                |value: i32, x| value.wrapping_add(s(x) - in_zero),
-                |value| b(scale.apply(value).saturating_add(*out_zero).clamp(-128, 127)),
-            ),
-        },
+        Numbers::Bytes { in_zero, out_zero, scale } => {
+            let finish = |value| b(scale.apply(value).saturating_add(*out_zero).clamp(-128, 127));
+            match largest {
+                true => each(reduce, out, x, &Fold(-128, |value: i32, x| s(x).max(value), b)),
+                false => {
+                    each(reduce, out, x, &Fold(0, |value: i32, x| value.wrapping_add(s(x) - in_zero), finish))
+                }
+            }
+        }
     }
     Ok(())
 }
 
-/// How many neighbours are reduced at once.
-const BLOCK: usize = 64;
+/// What a reduction begins with, how an element is added, and what is made of it in the end.
+#[derive(Clone, Copy)]
+pub struct Fold<T, A, F>(pub T, pub A, pub F);
 
 /// Reduces for every place of the result, some neighbours of one run at once.
 #[inline(always)]
-fn each<T: Copy, X: Copy, Out>(
-    reduce: &Reduce,
-    out: &mut [Out],
-    x: &[X],
-    start: T,
-    add: impl Fn(T, X) -> T,
-    finish: impl Fn(T) -> Out,
-) {
+fn each<T: Copy, X: Copy, Out, A, F>(reduce: &Reduce, out: &mut [Out], x: &[X], fold: &Fold<T, A, F>)
+where
+    A: Fn(T, X) -> T,
+    F: Fn(T) -> Out,
+{
     let mut kept = Places::new(&reduce.kept, [&reduce.strides]);
     for out in out.chunks_exact_mut(reduce.run) {
         let [base] = kept.next();
-        if reduce.run == 1 {
-            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
-            let value = (0..reduce.count).fold(start, |value, _| add(value, x[base + places.next()[0]]));
-            out[0] = finish(value);
-            continue;
-        }
-        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let mut places = Places::new(&reduce.gone, [&reduce.strides]);
-            let mut values = [start; BLOCK];
-            for _ in 0..reduce.count {
-                let at = base + block * BLOCK + places.next()[0];
-                for (value, x) in values.iter_mut().zip(&x[at..at + out.len()]) {
-                    *value = add(*value, *x);
-                }
+        // Every block walks what goes from its beginning on.
+        let mut walk = Places::new(&reduce.gone, [&reduce.strides]);
+        let place = |tap: usize| {
+            if tap == 0 {
+                walk = Places::new(&reduce.gone, [&reduce.strides]);
             }
-            for (out, value) in out.iter_mut().zip(values) {
-                *out = finish(value);
+            base + walk.next()[0]
+        };
+        blocks(out, x, reduce.count, place, fold);
+    }
+}
+
+/// Reduces `count` rows that begin at their places, element by element, in blocks of lengths that are known when this is compiled.
+#[inline(always)]
+pub fn blocks<T: Copy, X: Copy, Out, A, F>(
+    out: &mut [Out],
+    x: &[X],
+    count: usize,
+    mut place: impl FnMut(usize) -> usize,
+    fold: &Fold<T, A, F>,
+) where
+    A: Fn(T, X) -> T,
+    F: Fn(T) -> Out,
+{
+    let mut done = 0;
+    for length in [64, 16, 1] {
+        while out.len() - done >= length {
+            let (out, place) = (&mut out[done..done + length], |tap: usize| place(tap) + done);
+            match length {
+                64 => block::<64, _, _, _, _, _>(out, x, count, place, fold),
+                16 => block::<16, _, _, _, _, _>(out, x, count, place, fold),
+                _ => block::<1, _, _, _, _, _>(out, x, count, place, fold),
             }
+            done += length;
         }
+    }
+}
+
+#[inline(always)]
+fn block<const LENGTH: usize, T: Copy, X: Copy, Out, A: Fn(T, X) -> T, F: Fn(T) -> Out>(
+    out: &mut [Out],
+    x: &[X],
+    count: usize,
+    mut place: impl FnMut(usize) -> usize,
+    Fold(start, add, finish): &Fold<T, A, F>,
+) {
+    let mut values = [*start; LENGTH];
+    for tap in 0..count {
+        let from = place(tap);
+        for (value, x) in values.iter_mut().zip(&x[from..from + LENGTH]) {
+            *value = add(*value, *x);
+        }
+    }
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = finish(value);
     }
 }
 

@@ -1,9 +1,11 @@
-//! Folds what follows a layer of weights into it: scales and shifts of norms into weights and bias, activations into options.
+//! Folds what stands around a layer of weights into it: scales and shifts of norms into weights and bias, activations into options, borders of
+//! zeros into padding.
 
+use super::spatial::same;
 use crate::lite_model::{ElementType, LiteModel, LiteTensor};
 use crate::ops::OpCode;
-use crate::options::{Fused, Options};
-use crate::values::{bytes_of, reals};
+use crate::options::{Fused, Options, Padding};
+use crate::values::{bytes_of, integers, reals};
 
 /// A layer with weights: where they stand among its operands, and along which of their axes the results lie.
 fn layer(code: OpCode) -> Option<(usize, usize)> {
@@ -28,7 +30,24 @@ pub(super) fn fold(mut model: LiteModel) -> LiteModel {
     for i in 0..model.ops.len() {
         let op = model.ops[i].clone();
         let before = |at: Option<usize>| at.filter(|&at| uses[at] == 1).and_then(|at| makers[at]);
+        if let Some(frame) = op.inputs.first().and_then(|x| before(*x)) {
+            border_into_padding(&mut model, frame, i);
+        }
         let folded = match op.code {
+            // Relu6 of those who know no other name for it.
+            OpCode::Minimum => [(0, 1), (1, 0)].into_iter().find_map(|(x, by)| {
+                let (maker, by) = (before(op.inputs[x])?, &model.tensors[op.inputs[by]?]);
+                let is_six = by.elements() == 1 && reals(by).is_some_and(|numbers| numbers == [6.0]);
+                if !is_six {
+                    return None;
+                }
+                match (model.ops[maker].code, model.ops[maker].options.fused()) {
+                    (OpCode::Relu, _) => model.ops[maker].code = OpCode::Relu6,
+                    (_, Some(Fused::Relu)) => model.ops[maker].options.set_fused(Fused::Relu6),
+                    _ => return None,
+                }
+                Some(maker)
+            }),
             OpCode::Mul | OpCode::Add | OpCode::Sub
                 if op.options == (Options::Arithmetic { fused: Fused::None }) =>
             {
@@ -70,6 +89,43 @@ pub(super) fn fold(mut model: LiteModel) -> LiteModel {
     let mut kept = gone.iter().map(|gone| !gone);
     model.ops.retain(|_| kept.next().unwrap_or(true));
     model
+}
+
+/// Lets a convolution pad by itself where a border of zeros before it is what SAME would pad; the op that makes the border is then read by nobody.
+fn border_into_padding(model: &mut LiteModel, frame: usize, op: usize) {
+    let (border, conv) = (&model.ops[frame], &model.ops[op]);
+    let (Options::Conv { padding, stride, dilation, .. }
+    | Options::Depthwise { padding, stride, dilation, .. }) = conv.options
+    else {
+        return;
+    };
+    let (Some(x), Some(widths), Some(weights)) =
+        (border.inputs[0], border.inputs.get(1).copied().flatten(), conv.inputs[1])
+    else {
+        return;
+    };
+    if border.code != OpCode::Pad || padding != Padding::Valid {
+        return;
+    }
+    let Ok(widths) = integers(&model.tensors[widths]) else { return };
+    let (size, window) = (&model.tensors[x].shape, &model.tensors[weights].shape);
+    let of = |side: usize| {
+        let (low, high) = same(size[1 + side], window[1 + side], stride[side], dilation[side]);
+        [low as i64, high as i64]
+    };
+    // Height and width stand second and third in pictures and in both kinds of weights.
+    if size.len() != 4
+        || window.len() != 4
+        || size.contains(&0)
+        || widths != [[0, 0], of(0), of(1), [0, 0]].concat()
+    {
+        return;
+    }
+    let conv = &mut model.ops[op];
+    conv.inputs[0] = Some(x);
+    if let Options::Conv { padding, .. } | Options::Depthwise { padding, .. } = &mut conv.options {
+        *padding = Padding::Same;
+    }
 }
 
 /// Folds a product or sum with a constant into a layer of weights. Whether it could be.

@@ -3,6 +3,8 @@
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 use core::sync::atomic::{AtomicU8, Ordering};
 
+use crate::ops::layer::Work;
+
 /// A set of vector instructions that kernels are written for, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -14,13 +16,15 @@ pub enum Level {
     AvxVnni,
     /// AVX-512 with sums of four products of bytes.
     Avx512,
+    /// The same with tiles, for which the system has to be asked before they are used.
+    Amx,
 }
 
 /// The level once it is known, and one more. Asking takes long where the processor is a virtual one.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
-    const ALL: [Self; 4] = [Self::Plain, Self::Avx2, Self::AvxVnni, Self::Avx512];
+    const ALL: [Self; 5] = [Self::Plain, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Amx];
 
     /// The most that processor and system offer.
     pub fn detect() -> Self {
@@ -34,8 +38,24 @@ impl Level {
         }
     }
 
+    /// All levels with kernels that this processor has.
+    #[cfg(test)]
+    pub fn up_to_this() -> impl Iterator<Item = Self> {
+        let most = Self::ask();
+        // With AVX-512 comes nothing that says whether the narrower instructions for bytes are there too.
+        let is_there = move |level: &Self| {
+            *level <= most && (*level != Self::AvxVnni || has(__cpuid_count(7, 1).eax, 4))
+        };
+        Self::ALL.into_iter().skip(1).filter(is_there)
+    }
+
+    /// Lets a lower level be found from here on.
+    #[cfg(test)]
+    pub fn pretend(level: Self) {
+        KNOWN.store(level as u8 + 1, Ordering::Relaxed);
+    }
+
     fn ask() -> Self {
-        let has = |word: u32, bit: u32| word >> bit & 1 == 1;
         if __cpuid(0).eax < 7 {
             return Self::Plain;
         }
@@ -51,12 +71,19 @@ impl Level {
             && [16, 17, 30, 31].into_iter().all(|bit| has(seventh.ebx, bit))
             && has(seventh.ecx, 11);
         match avx {
+            true if wide && kept & 0x60000 == 0x60000 && has(seventh.edx, 24) && has(seventh.edx, 25) => {
+                Self::Amx
+            }
             true if wide => Self::Avx512,
             true if seventh.eax >= 1 && has(__cpuid_count(7, 1).eax, 4) => Self::AvxVnni,
             true => Self::Avx2,
             false => Self::Plain,
         }
     }
+}
+
+fn has(word: u32, bit: u32) -> bool {
+    word >> bit & 1 == 1
 }
 
 /// The registers that the system keeps.
@@ -69,20 +96,12 @@ unsafe fn xcr0() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-/// Work that is written once and compiled for several sets of instructions.
-pub trait Work {
-    type Result;
-
-    /// Does it; inlined always, so that it is compiled as its caller is.
-    fn run(self) -> Self::Result;
-}
-
 /// Does work with the widest vectors that the processor has.
 pub fn widest<W: Work>(work: W) -> W::Result {
     // SAFETY: the processor has the instructions.
     unsafe {
         match Level::detect() {
-            Level::Avx512 => wide(work),
+            Level::Avx512 | Level::Amx => wide(work),
             Level::Avx2 | Level::AvxVnni => narrow(work),
             Level::Plain => work.run(),
         }

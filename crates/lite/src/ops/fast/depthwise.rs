@@ -1,12 +1,13 @@
 //! Depthwise convolutions, sixteen channels of some pixels at once.
 
 use super::cpu::Level;
-use super::lanes::{LANES, Lanes, Narrow, Wide};
-use super::panels::{Packed, TAPS};
-use super::rows::{Rows, TILE, Walk, Window, next_tile};
+use super::lanes::{LANES, Lanes, Wide};
+use super::narrow::Narrow;
+use super::panels::TAPS;
+use super::rows::{Rows, TILE, Walk, next_tile};
 use crate::error::{Error, Result};
 use crate::ops::conv::Numbers;
-use crate::ops::store::Store;
+use crate::ops::layer::Layer;
 use crate::quant::Rounding;
 
 /// What is computed of some pixels.
@@ -29,22 +30,16 @@ const STRIP: usize = 8;
 type Kernel = unsafe fn(&Strip<'_>);
 
 /// Computes a depthwise convolution with a result for every channel of the operand.
-pub fn run_depthwise(
-    packed: &Packed,
-    store: &Store,
-    numbers: &Numbers,
-    window: &Window,
-    out: &mut [u8],
-    x: &[u8],
-) -> Result<()> {
+pub fn run_depthwise(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    let Layer { packed, store, window, x } = layer;
     let (width, (low, high), rounding, kernels) = match numbers {
         Numbers::Floats(floats) => {
-            let kernels = if packed.level == Level::Avx512 { FLOATS_WIDE } else { FLOATS_NARROW };
+            let kernels = if packed.level >= Level::Avx512 { FLOATS_WIDE } else { FLOATS_NARROW };
             (4, (floats.low, floats.high), Rounding { low: 0.0, high: 0.0, zero: 0 }, kernels)
         }
         Numbers::Bytes(bytes) => {
             let kernels = match packed.level {
-                Level::Avx512 => BYTES_WIDE,
+                Level::Avx512 | Level::Amx => BYTES_WIDE,
                 Level::AvxVnni => BYTES_NARROW_VNNI,
                 _ => BYTES_NARROW,
             };
@@ -176,23 +171,15 @@ kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512vnni,fma,avx2", floats_wide, byt
 kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni);
 kernels!(Narrow<false>, "avx2,fma", floats_narrow, bytes_narrow);
 
-macro_rules! up_to_eight {
-    ($kernel:ident) => {
-        [
-            $kernel::<1>,
-            $kernel::<2>,
-            $kernel::<3>,
-            $kernel::<4>,
-            $kernel::<5>,
-            $kernel::<6>,
-            $kernel::<7>,
-            $kernel::<8>,
-        ]
+/// Kernels for so many pixels each.
+macro_rules! of_pixels {
+    ($kernel:ident: $($pixels:literal)+) => {
+        [$($kernel::<$pixels>),+]
     };
 }
 
-const FLOATS_WIDE: [Kernel; STRIP] = up_to_eight!(floats_wide);
-const BYTES_WIDE: [Kernel; STRIP] = up_to_eight!(bytes_wide);
-const FLOATS_NARROW: [Kernel; STRIP] = up_to_eight!(floats_narrow);
-const BYTES_NARROW: [Kernel; STRIP] = up_to_eight!(bytes_narrow);
-const BYTES_NARROW_VNNI: [Kernel; STRIP] = up_to_eight!(bytes_narrow_vnni);
+const FLOATS_WIDE: [Kernel; STRIP] = of_pixels!(floats_wide: 1 2 3 4 5 6 7 8);
+const BYTES_WIDE: [Kernel; STRIP] = of_pixels!(bytes_wide: 1 2 3 4 5 6 7 8);
+const FLOATS_NARROW: [Kernel; STRIP] = of_pixels!(floats_narrow: 1 2 3 4 5 6 7 8);
+const BYTES_NARROW: [Kernel; STRIP] = of_pixels!(bytes_narrow: 1 2 3 4 5 6 7 8);
+const BYTES_NARROW_VNNI: [Kernel; STRIP] = of_pixels!(bytes_narrow_vnni: 1 2 3 4 5 6 7 8);

@@ -1,21 +1,24 @@
 //! Convolutions and fully connected layers with packed weights, by the vector instructions of x86-64 that the processor is asked for when a
-//! model is loaded: AVX-512 with VNNI, AVX2 with VNNI, AVX2.
+//! model is loaded: AMX, AVX-512 with VNNI, AVX2 with VNNI, AVX2.
 //!
 //! Weights lie in panels of 16 channels. A tile of pixels is computed at once: for each tap of the window a row of each pixel (or a row of
 //! zeros, where the window reaches over the border) is multiplied with the rows of some panels, and sums stay in registers until they are
 //! results. Kernels are written once over sixteen lanes (`lanes.rs`). Whole numbers are the same in all of them.
 
+mod amx;
 mod cpu;
 mod depthwise;
 mod lanes;
+mod narrow;
 mod panels;
 mod rows;
+#[cfg(all(test, feature = "std"))]
+mod tests;
 mod tiles;
 
-pub use cpu::{Work, widest};
+pub use cpu::widest;
 pub use depthwise::run_depthwise;
 pub use panels::{Packed, pack, pack_depthwise};
-pub use rows::Window;
 
 use cpu::Level;
 use lanes::LANES;
@@ -24,7 +27,7 @@ use rows::{TILE, Walk, next_tile};
 use tiles::{Kernels, Tile};
 
 use super::conv::Numbers;
-use super::store::Store;
+use super::layer::Layer;
 use crate::error::{Error, Result};
 use crate::quant::Rounding;
 
@@ -32,23 +35,18 @@ use crate::quant::Rounding;
 const NEAR: usize = 512 << 10;
 
 /// Computes all pixels.
-pub fn run(
-    packed: &Packed,
-    store: &Store,
-    numbers: &Numbers,
-    window: &Window,
-    out: &mut [u8],
-    x: &[u8],
-) -> Result<()> {
+pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    let Layer { packed, store, window, x } = layer;
     let (width, kernels, (low, high), rounding) = match numbers {
+        Numbers::Bytes(bytes) if packed.tiles => return amx::run(layer, bytes, out),
         Numbers::Floats(floats) => {
             let kernels =
-                if packed.level == Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
+                if packed.level >= Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
             (4, kernels, (floats.low, floats.high), Rounding { low: 0.0, high: 0.0, zero: 0 })
         }
         Numbers::Bytes(bytes) => {
             let kernels = match packed.level {
-                Level::Avx512 => tiles::BYTES_WIDE,
+                Level::Avx512 | Level::Amx => tiles::BYTES_WIDE,
                 Level::AvxVnni => tiles::BYTES_NARROW_VNNI,
                 _ => tiles::BYTES_NARROW,
             };
@@ -89,7 +87,7 @@ pub fn run(
             unsafe {
                 if width == 1 {
                     match packed.level {
-                        Level::Avx512 => tiles::extras_wide(&mut tile, count),
+                        Level::Avx512 | Level::Amx => tiles::extras_wide(&mut tile, count),
                         _ => tiles::extras_narrow(&mut tile, count),
                     }
                 }

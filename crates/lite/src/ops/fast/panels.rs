@@ -2,13 +2,14 @@
 
 use alloc::vec::Vec;
 
+use super::amx;
 use super::cpu::Level;
 use super::lanes::LANES;
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
+use crate::ops::layer::Weights;
 use crate::ops::store::{Line, Store};
 use crate::schema::Type;
-use crate::tensor::Tensor;
 
 /// Where packed weights lie, and how.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,8 @@ pub struct Packed {
     zeros: usize,
     /// Lines of a panel.
     pub panel: usize,
+    /// Whether weights are as tiles take them: signed.
+    pub tiles: bool,
 }
 
 impl Packed {
@@ -53,6 +56,9 @@ struct Plan<'a> {
     taps: usize,
     deep: usize,
     channels: usize,
+    /// Whether it is packed for tiles, and how many lines more may be read behind the panels then.
+    tiles: bool,
+    behind: usize,
 }
 
 impl Plan<'_> {
@@ -65,16 +71,17 @@ impl Plan<'_> {
         panel: usize,
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
-        let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros)?;
+        let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + self.behind)?;
         if !store.may_pack(count.checked_mul(size_of::<Line>())?) {
             return None;
         }
         let mut lines = Vec::with_capacity(count);
         lines.resize(zeros, Line([zero; 64]));
         write(store, &mut lines);
+        lines.resize(count, Line([0; 64]));
         store.packs.push(lines);
-        let Self { level, taps, deep, channels, .. } = *self;
-        Some(Packed { taps, deep, channels, level, pack: store.packs.len() - 1, zeros, panel })
+        let Self { level, taps, deep, channels, tiles, .. } = *self;
+        Some(Packed { taps, deep, channels, level, pack: store.packs.len() - 1, zeros, panel, tiles })
     }
 
     /// A line of sixteen numbers, one a channel; zeros where there are no more channels.
@@ -114,30 +121,37 @@ impl From<[u8; 4]> for Four {
     }
 }
 
-fn plan<'a>(
-    store: &Store,
-    weights: &Tensor<'a>,
-    bias: Option<&Tensor<'a>>,
-    [taps, deep, channels]: [usize; 3],
-) -> Option<Plan<'a>> {
+fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
+    let Weights { weights, bias, taps, deep, channels, .. } = *what;
     let level = if store.pack { Level::detect() } else { return None };
     let data = weights.constant()?;
     let bias = match bias {
         Some(bias) => Some(bias.constant()?),
         None => None,
     };
-    (taps <= TAPS && level > Level::Plain).then_some(Plan { level, data, bias, taps, deep, channels })
+    (taps <= TAPS && level > Level::Plain).then_some(Plan {
+        level,
+        data,
+        bias,
+        taps,
+        deep,
+        channels,
+        tiles: false,
+        behind: 0,
+    })
 }
 
 /// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
-pub fn pack(
-    store: &mut Store,
-    numbers: &Numbers,
-    weights: &Tensor<'_>,
-    bias: Option<&Tensor<'_>>,
-    sizes: [usize; 3],
-) -> Option<Packed> {
-    let plan = plan(store, weights, bias, sizes)?;
+pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
+    let mut plan = plan(store, what)?;
+    let (numbers, pixels) = (what.numbers, what.pixels);
+    // With few pixels or few numbers a tile is mostly empty.
+    let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16;
+    if tiles && matches!(numbers, Numbers::Bytes(_)) && amx::allowed() {
+        (plan.tiles, plan.behind) = (true, 16);
+    }
+    // Otherwise weights are unsigned, 128 more than they are.
+    let flip = if plan.tiles { 0 } else { 0x80 };
     let (taps, deep) = (plan.taps, plan.deep);
     match numbers {
         Numbers::Floats(floats) => {
@@ -167,8 +181,8 @@ pub fn pack(
                     for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
                         lines.push(plan.line(panel, |channel| {
                             core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                // Weights are unsigned, 128 more than they are; what is beyond them is multiplied by zero.
-                                k if k < deep => row(channel)[tap * deep + k] ^ 0x80,
+                                k if k < deep => row(channel)[tap * deep + k] ^ flip,
+                                // What is beyond them is multiplied by zero.
                                 _ => 0,
                             })
                         }));
@@ -180,15 +194,10 @@ pub fn pack(
 }
 
 /// Packs weights of a depthwise convolution, which lie as taps of channels.
-pub fn pack_depthwise(
-    store: &mut Store,
-    numbers: &Numbers,
-    weights: &Tensor<'_>,
-    bias: Option<&Tensor<'_>>,
-    [taps, channels]: [usize; 2],
-) -> Option<Packed> {
-    let plan = plan(store, weights, bias, [taps, 1, channels])?;
-    match numbers {
+pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
+    let plan = plan(store, what)?;
+    let (taps, channels) = (plan.taps, plan.channels);
+    match what.numbers {
         Numbers::Floats(floats) => {
             plan.write(store, channels.div_ceil(LANES), 0, taps + 1, |store, lines| {
                 for panel in 0..channels.div_ceil(LANES) {

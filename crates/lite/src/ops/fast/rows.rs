@@ -1,30 +1,17 @@
 //! Where the rows of an operand are that a tile of results is made of: for each tap of the window and each pixel, a pointer.
 
+use core::ops::Range;
+
 use super::panels::TAPS;
-use crate::ops::window::Span;
+use crate::ops::layer::Window;
 
 /// Pixels of a tile, at most.
-pub const TILE: usize = 12;
+pub const TILE: usize = 16;
 
 /// Pointers to the rows of a tile, by tap and pixel.
 pub type Rows = [[*const u8; TILE]; TAPS];
 
-/// How results are found in their operand.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    pub y: Span,
-    pub x: Span,
-    /// Numbers of a pixel.
-    pub channels: usize,
-}
-
 impl Window {
-    /// Rows one after the other.
-    pub fn of_rows(rows: usize, channels: usize) -> Self {
-        let one = Span { length: 1, places: 1, size: 1, step: 1, dilation: 1, before: 0 };
-        Self { y: Span { length: rows, places: rows, ..one }, x: one, channels }
-    }
-
     /// How many numbers of an operand a batch of one has.
     fn numbers(&self) -> usize {
         self.y.length * self.x.length * self.channels
@@ -48,6 +35,8 @@ pub struct Walk<'w> {
     picture: usize,
     place_y: usize,
     place_x: usize,
+    /// The places along a line whose windows are inside.
+    inside: Range<usize>,
 }
 
 impl<'w> Walk<'w> {
@@ -64,6 +53,11 @@ impl<'w> Walk<'w> {
         let whole = pictures * window.y.places * window.x.places == pixels;
         let enough = operand.len() >= pictures * window.numbers() * width;
         let flat = window.is_flat();
+        let across = &window.x;
+        let reach = (across.size - 1) * across.dilation;
+        let end =
+            (across.length + across.before).checked_sub(reach + 1).map_or(0, |last| last / across.step + 1);
+        let inside = across.before.div_ceil(across.step)..end.min(across.places);
         (whole && enough).then_some(Self {
             window,
             operand,
@@ -74,6 +68,7 @@ impl<'w> Walk<'w> {
             picture: 0,
             place_y: 0,
             place_x: 0,
+            inside,
         })
     }
 
@@ -90,25 +85,35 @@ impl<'w> Walk<'w> {
         }
         let Window { y, x, channels } = *self.window;
         let mut last = 0;
-        for lane in 0..tile {
+        let mut lane = 0;
+        while lane < tile {
             let top = (self.place_y * y.step).wrapping_sub(y.before);
             let left = (self.place_x * x.step).wrapping_sub(x.before);
+            // Neighbours whose windows are inside are found at once.
+            let run = match self.inside.contains(&self.place_x) {
+                true => (self.inside.end - self.place_x).min(tile - lane),
+                false => 1,
+            };
             for (element, rows) in rows[..y.size * x.size].chunks_exact_mut(x.size).enumerate() {
                 let at_y = top.wrapping_add(element * y.dilation);
-                let line = self.picture + at_y.wrapping_mul(x.length * channels);
+                let line = self.picture.wrapping_add(at_y.wrapping_mul(x.length * channels));
                 for (element, to) in rows.iter_mut().enumerate() {
                     let at_x = left.wrapping_add(element * x.dilation);
+                    let to = &mut to[lane..lane + run];
                     // Before the first is a very large number.
-                    to[lane] = if at_y < y.length && at_x < x.length {
-                        let from = (line + at_x * channels) * self.width;
-                        last = last.max(from);
-                        start.wrapping_add(from)
+                    if at_y < y.length && at_x < x.length {
+                        let (from, step) = ((line + at_x * channels) * self.width, x.step * row);
+                        last = last.max(from + (run - 1) * step);
+                        for (at, to) in to.iter_mut().enumerate() {
+                            *to = start.wrapping_add(from + at * step);
+                        }
                     } else {
-                        self.zeros
-                    };
+                        to.fill(self.zeros);
+                    }
                 }
             }
-            self.place_x += 1;
+            lane += run;
+            self.place_x += run;
             if self.place_x == x.places {
                 (self.place_x, self.place_y) = (0, self.place_y + 1);
             }

@@ -1,6 +1,7 @@
 //! Tiles of results: rows of some pixels times some panels of weights, with all sums in registers.
 
-use super::lanes::{LANES, Lanes, Narrow, Wide, soon};
+use super::lanes::{LANES, Lanes, Wide, soon};
+use super::narrow::Narrow;
 use super::rows::TILE;
 use crate::quant::Rounding;
 
@@ -177,11 +178,8 @@ unsafe fn extras<V: Lanes>(tile: &mut Tile, pixels: usize) {
     // SAFETY: as the caller promises.
     unsafe {
         for p in 0..pixels {
-            let mut sum = 0i32;
-            for tap in 0..tile.taps {
-                sum = sum.wrapping_add(V::sum((&*tile.rows.add(tap))[p], tile.deep));
-            }
-            tile.extra[p] = sum.wrapping_mul(-128);
+            let rows = (0..tile.taps).map(|tap| (&*tile.rows.add(tap))[p]);
+            tile.extra[p] = V::sum(rows, tile.deep).wrapping_mul(-128);
         }
     }
 }
@@ -203,7 +201,7 @@ macro_rules! kernels {
         /// # Safety
         /// As [`extras`] asks.
         #[target_feature(enable = $features)]
-        pub unsafe fn $extras(tile: &mut Tile, pixels: usize) {
+        pub(super) unsafe fn $extras(tile: &mut Tile, pixels: usize) {
             // SAFETY: as the caller promises.
             unsafe { extras::<$lanes>(tile, pixels) }
         }
@@ -211,38 +209,13 @@ macro_rules! kernels {
 }
 
 kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512vnni,fma,avx2", floats_wide, bytes_wide, extras_wide);
-kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni, extras_narrow_vnni);
+kernels!(Narrow<true>, "avx2,fma,avxvnni", _floats_narrow_vnni, bytes_narrow_vnni, _extras_narrow_vnni);
 kernels!(Narrow<false>, "avx2,fma", floats_narrow, bytes_narrow, extras_narrow);
 
-macro_rules! up_to_twelve {
-    ($kernel:ident, $n:literal) => {
-        [
-            $kernel::<1, $n>,
-            $kernel::<2, $n>,
-            $kernel::<3, $n>,
-            $kernel::<4, $n>,
-            $kernel::<5, $n>,
-            $kernel::<6, $n>,
-            $kernel::<7, $n>,
-            $kernel::<8, $n>,
-            $kernel::<9, $n>,
-            $kernel::<10, $n>,
-            $kernel::<11, $n>,
-            $kernel::<12, $n>,
-        ]
-    };
-}
-
-macro_rules! up_to_six {
-    ($kernel:ident, $n:literal) => {
-        [
-            $kernel::<1, $n>,
-            $kernel::<2, $n>,
-            $kernel::<3, $n>,
-            $kernel::<4, $n>,
-            $kernel::<5, $n>,
-            $kernel::<6, $n>,
-        ]
+/// Kernels for so many pixels each.
+macro_rules! of_pixels {
+    ($kernel:ident, $panels:literal: $($pixels:literal)+) => {
+        &[$($kernel::<$pixels, $panels>),+]
     };
 }
 
@@ -254,17 +227,19 @@ pub struct Kernels {
 }
 
 pub const FLOATS_WIDE: Kernels = Kernels {
-    one: &up_to_twelve!(floats_wide, 1),
-    two: &up_to_twelve!(floats_wide, 2),
-    four: &up_to_six!(floats_wide, 4),
+    one: of_pixels!(floats_wide, 1: 1 2 3 4 5 6 7 8 9 10 11 12),
+    two: of_pixels!(floats_wide, 2: 1 2 3 4 5 6 7 8 9 10 11 12),
+    four: of_pixels!(floats_wide, 4: 1 2 3 4 5 6),
 };
 pub const BYTES_WIDE: Kernels = Kernels {
-    one: &up_to_twelve!(bytes_wide, 1),
-    two: &up_to_twelve!(bytes_wide, 2),
-    four: &up_to_six!(bytes_wide, 4),
+    one: of_pixels!(bytes_wide, 1: 1 2 3 4 5 6 7 8 9 10 11 12),
+    two: of_pixels!(bytes_wide, 2: 1 2 3 4 5 6 7 8 9 10 11 12),
+    four: of_pixels!(bytes_wide, 4: 1 2 3 4 5 6),
 };
 /// Of AVX2, whose registers are half as many and half as wide. AVX-VNNI has no other for floats.
-pub const FLOATS_NARROW: Kernels = Kernels { one: &up_to_six!(floats_narrow, 1), two: &[], four: &[] };
-pub const BYTES_NARROW: Kernels = Kernels { one: &up_to_six!(bytes_narrow, 1), two: &[], four: &[] };
+pub const FLOATS_NARROW: Kernels =
+    Kernels { one: of_pixels!(floats_narrow, 1: 1 2 3 4 5 6), two: &[], four: &[] };
+pub const BYTES_NARROW: Kernels =
+    Kernels { one: of_pixels!(bytes_narrow, 1: 1 2 3 4 5 6), two: &[], four: &[] };
 pub const BYTES_NARROW_VNNI: Kernels =
-    Kernels { one: &up_to_six!(bytes_narrow_vnni, 1), two: &[], four: &[] };
+    Kernels { one: of_pixels!(bytes_narrow_vnni, 1: 1 2 3 4 5 6), two: &[], four: &[] };

@@ -1,0 +1,151 @@
+//! Every set of instructions that this processor has against the portable kernels: bytes bit by bit, floats within rounding.
+
+use alloc::vec::Vec;
+
+use super::cpu::Level;
+use super::{pack, pack_depthwise, run, run_depthwise};
+use crate::load::Options;
+use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
+use crate::ops::layer::{Layer, Weights, Window};
+use crate::ops::products::Operands;
+use crate::ops::store::Store;
+use crate::ops::window::Span;
+use crate::schema::Type;
+use crate::tensor::{Place, Shape, Tensor};
+
+/// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
+const CASES: [[usize; 7]; 9] = [
+    [1, 1, 1, 1, 0, 37, 50],
+    [1, 7, 1, 1, 0, 64, 64],
+    [5, 9, 1, 1, 0, 16, 33],
+    [6, 6, 3, 1, 1, 3, 17],
+    [9, 7, 3, 2, 1, 20, 70],
+    [8, 8, 3, 1, 1, 70, 16],
+    [4, 13, 5, 1, 2, 6, 5],
+    [13, 13, 2, 3, 0, 129, 96],
+    [3, 40, 1, 1, 0, 31, 130],
+];
+
+struct Dice(u64);
+
+impl Dice {
+    fn byte(&mut self) -> u8 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as u8
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.byte()).collect()
+    }
+
+    fn floats(&mut self, count: usize) -> Vec<u8> {
+        (0..count).flat_map(|_| (f32::from(self.byte()) / 64.0 - 2.0).to_le_bytes()).collect()
+    }
+}
+
+fn span(length: usize, size: usize, step: usize, before: usize) -> Span {
+    let places = (length + 2 * before - size) / step + 1;
+    Span { length, places, size, step, dilation: 1, before }
+}
+
+fn tensor(kind: Type, data: &[u8]) -> Tensor<'_> {
+    let shape = Shape::new([data.len() / kind.bytes()]).unwrap();
+    Tensor {
+        shape,
+        kind,
+        bytes: data.len(),
+        place: Place::File(data),
+        name: "",
+        scales: &[],
+        zeros: &[],
+        axis: 0,
+    }
+}
+
+fn store() -> Store {
+    Store::new(1 << 30, Options { pack_weights: true })
+}
+
+/// The results of the portable kernel and of the fast one at every level.
+fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(&[u8], &[u8], &str)) {
+    let [height, width, size, step, before, deep, channels] = case;
+    let channels = if is_depthwise { deep } else { channels };
+    let mut dice = Dice(case.iter().fold(7, |sum, n| sum * 31 + *n as u64));
+    let (y, x) = (span(height, size, step, before), span(width, size, step, before));
+    let taps = size * size;
+    let (inputs, weights) =
+        (2 * height * width * deep, taps * if is_depthwise { channels } else { deep * channels });
+    let outputs = 2 * y.places * x.places * channels;
+    let mut kept = store();
+    let scales = kept.add_floats(channels, |channel| Some(0.0001 * (1 + channel % 5) as f32)).unwrap();
+    let (kind, numbers) = if is_float {
+        let floats = Floats { weights: Type::F32, bias: Type::F32, scales, low: -50.0, high: 60.0 };
+        (Type::F32, Numbers::Floats(floats))
+    } else {
+        (Type::I8, Numbers::Bytes(Bytes { in_zero: -7, out_zero: 3, scales, low: -100, high: 120 }))
+    };
+    let draw = |dice: &mut Dice, count| if is_float { dice.floats(count) } else { dice.bytes(count) };
+    let (operand, weights) = (draw(&mut dice, inputs), draw(&mut dice, weights));
+    let bias = if is_float {
+        dice.floats(channels)
+    } else {
+        dice.bytes(4 * channels).chunks(4).flat_map(|b| [b[0], b[1], b[2] & 1, 0]).collect()
+    };
+    let (of_weights, of_bias) =
+        (tensor(kind, &weights), tensor(if is_float { Type::F32 } else { Type::I32 }, &bias));
+    let conv = Conv {
+        y,
+        x,
+        in_channels: deep,
+        out_channels: channels,
+        deep: if is_depthwise { 1 } else { deep },
+        numbers,
+        packed: None,
+    };
+    let mut wanted = alloc::vec![0; outputs * kind.bytes()];
+    let operands = Operands { store: &kept, x: &operand, weights: &weights, bias: Some(&bias) };
+    match is_depthwise {
+        true => crate::ops::depthwise::run(&conv, operands, &mut wanted).unwrap(),
+        false => crate::ops::conv::run(&conv, operands, &mut wanted).unwrap(),
+    }
+    let window = Window { y, x, channels: deep };
+    for level in Level::up_to_this() {
+        Level::pretend(level);
+        let what = Weights {
+            numbers: &numbers,
+            weights: &of_weights,
+            bias: Some(&of_bias),
+            taps,
+            deep: conv.deep,
+            channels,
+            pixels: outputs / channels,
+        };
+        let packed = if is_depthwise { pack_depthwise(&mut kept, &what) } else { pack(&mut kept, &what) };
+        let packed = packed.expect("weights can be packed");
+        let mut found = alloc::vec![0; wanted.len()];
+        let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
+        match is_depthwise {
+            true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
+            false => run(&layer, &numbers, &mut found).unwrap(),
+        }
+        check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
+    }
+}
+
+#[test]
+fn every_set_of_instructions_gives_what_the_portable_kernels_give() {
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    let mut levels = 0;
+    for (case, is_depthwise) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        compare(case, false, is_depthwise, |wanted, found, what| assert_eq!(wanted, found, "{what}"));
+        compare(case, true, is_depthwise, |wanted, found, what| {
+            for (wanted, found) in floats(wanted).into_iter().zip(floats(found)) {
+                assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(10.0), "{what}: {wanted} {found}");
+            }
+        });
+        levels = Level::up_to_this().count();
+    }
+    std::println!("{levels} levels up to {:?}", Level::up_to_this().last());
+}
