@@ -1,7 +1,6 @@
 //! Turns attention into the graph of cuDNN's operations that its fused engines know.
 //!
-//! Forward only. Of the gradients that cuDNN 9 has for a Hopper card, one adds up the queries' in whatever order blocks
-//! finish, and the other keeps the matrix of scores, which is what attention by tiles is there to avoid.
+//! Of the gradients that cuDNN 9 has for a Hopper card, one adds up the queries' in whatever order blocks finish; the other is in `attention_grad.rs`.
 
 use cudarc::cudnn::sys;
 use plimsoll_graph::DType;
@@ -34,17 +33,25 @@ pub(crate) struct Heads {
 }
 
 /// A graph while it is written.
-struct Draft {
+pub(super) struct Draft {
     operations: Vec<Descriptor>,
     parts: Vec<Descriptor>,
 }
 
 /// The place of a tensor in a draft.
 #[derive(Clone, Copy)]
-struct At(usize);
+pub(super) struct At(usize);
 
 impl Draft {
-    fn tensor(&mut self, tensor: Tensor) -> Result<At, Error> {
+    pub(super) fn new() -> Draft {
+        Draft { operations: Vec::new(), parts: Vec::new() }
+    }
+
+    pub(super) fn finish(self, handle: sys::cudnnHandle_t) -> Result<Graph, Error> {
+        Graph::new(handle, self.operations, self.parts)
+    }
+
+    pub(super) fn tensor(&mut self, tensor: Tensor) -> Result<At, Error> {
         self.parts.push(tensor.description()?);
         Ok(At(self.parts.len() - 1))
     }
@@ -56,7 +63,7 @@ impl Draft {
         Ok(())
     }
 
-    fn matmul(&mut self, a: At, b: At, c: At) -> Result<(), Error> {
+    pub(super) fn matmul(&mut self, a: At, b: At, c: At) -> Result<(), Error> {
         let how = Descriptor::new(Kind::CUDNN_BACKEND_MATMUL_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_MATMUL_COMP_TYPE, Data::CUDNN_DATA_FLOAT)?
             .finish()?;
@@ -70,7 +77,7 @@ impl Draft {
         self.add(operation, how)
     }
 
-    fn reduce(&mut self, by: Reduce, x: At, y: At) -> Result<(), Error> {
+    pub(super) fn reduce(&mut self, by: Reduce, x: At, y: At) -> Result<(), Error> {
         let how = Descriptor::new(Kind::CUDNN_BACKEND_REDUCTION_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_REDUCTION_COMP_TYPE, Data::CUDNN_DATA_FLOAT)?
             .with(Name::CUDNN_ATTR_REDUCTION_OPERATOR, by)?
@@ -85,7 +92,7 @@ impl Draft {
     }
 
     /// y of x, of a second operand where the function has two, and of a condition where it has one.
-    fn pointwise(
+    pub(super) fn pointwise(
         &mut self,
         mode: Pointwise,
         [x, y]: [At; 2],
@@ -104,13 +111,23 @@ impl Draft {
     }
 
     /// y is the index along an axis of x.
-    fn index(&mut self, axis: i64, [x, y]: [At; 2]) -> Result<(), Error> {
+    pub(super) fn index(&mut self, axis: i64, [x, y]: [At; 2]) -> Result<(), Error> {
         let how = Descriptor::new(Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_POINTWISE_MODE, Pointwise::CUDNN_POINTWISE_GEN_INDEX)?
             .with(Name::CUDNN_ATTR_POINTWISE_MATH_PREC, Data::CUDNN_DATA_FLOAT)?
             .with(Name::CUDNN_ATTR_POINTWISE_AXIS, axis)?
             .finish()?;
         self.apply(how, [x, y], None, None)
+    }
+
+    /// y is x under other sizes.
+    pub(super) fn reshape(&mut self, At(x): At, At(y): At) -> Result<(), Error> {
+        let operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR)?
+            .naming(Name::CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &[&self.parts[x]])?
+            .naming(Name::CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &[&self.parts[y]])?
+            .finish()?;
+        self.operations.push(operation);
+        Ok(())
     }
 
     fn apply(
@@ -158,12 +175,12 @@ impl Heads {
     /// The graph; none where cuDNN does not know the type.
     pub(super) fn graph(&self, handle: sys::cudnnHandle_t) -> Option<Result<Graph, Error>> {
         let data = data_type(self.dtype)?;
-        Some(self.draft(data).and_then(|draft| Graph::new(handle, draft.operations, draft.parts)))
+        Some(self.draft(data).and_then(|draft| draft.finish(handle)))
     }
 
     fn draft(&self, data: Data) -> Result<Draft, Error> {
         let AttentionDims { batch, tq, tk, heads, kv_heads, d, dv } = self.dims;
-        let mut draft = Draft { operations: Vec::new(), parts: Vec::new() };
+        let mut draft = Draft::new();
         let [q, k, v, o, lse, scale, hidden] = OPERANDS;
         // Positions before heads in memory; cuDNN names heads first.
         let heads_of = |id, length: usize, heads: usize, width: usize| Tensor {

@@ -7,6 +7,7 @@
 //! no plan depends on what was measured.
 
 mod attention;
+mod attention_grad;
 mod case;
 mod choices;
 mod conv;
@@ -25,6 +26,7 @@ use crate::card::Card;
 use crate::error::Error;
 use crate::library::Library;
 pub(crate) use attention::{Heads, OPERANDS as OF_ATTENTION};
+pub(crate) use attention_grad::{HeadsGrad, OPERANDS as OF_ATTENTION_GRAD};
 pub(crate) use case::Case;
 use choices::{Choice, Choices};
 pub(crate) use conv::{OPERANDS as OF_CONV, Shape, Wanted};

@@ -70,7 +70,7 @@ impl<M: Model + 'static> Computation<M> {
             net = net.synced(recipe.rank, shared.share());
         }
         let outputs = model.forward(&mut net, inputs)?;
-        let (loss, parts) = recipe.loss.parts(&outputs, labels)?;
+        let (loss, parts) = recipe.loss.to_train(&outputs, labels)?;
         let totals = self.sums(&outputs, labels, &parts)?;
         // What is differentiated may be the sum of all ranks' losses, each by its share. The mean is exchanged before that, so that it is known before
         // anything is written.
