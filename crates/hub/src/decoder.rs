@@ -88,15 +88,6 @@ impl Decoder {
         }
     }
 
-    /// A weight of a norm, in the type in which norms compute. One that is not trained is kept in it too: it is small, and would be cast in every step.
-    fn norm_weight(&self, net: &mut Net, name: &str, width: usize, init: Init) -> Result<Tensor> {
-        let wide = net.master_dtype();
-        match self.is_frozen() {
-            true => net.frozen(name, Type::new(wide, [width])),
-            false => net.master(name, [width], init),
-        }
-    }
-
     /// The features of tokens, before the first block.
     fn embedded(&self, net: &mut Net, tokens: &Tensor, sight: &Sight) -> Result<Tensor> {
         let config = &self.config;
@@ -120,9 +111,12 @@ impl Decoder {
     fn norm(&self, net: &mut Net, name: &str, x: &Tensor) -> Result<Tensor> {
         let (config, width) = (&self.config, x.shape().last().copied().unwrap_or(0));
         let usual = if config.is_gemma() { 0.0 } else { 1.0 };
-        let weight = self.norm_weight(net, &format!("{name}/weight"), width, Init::Constant(usual))?;
+        let wide = net.master_dtype();
+        let weight =
+            self.kept_weight(net, &format!("{name}/weight"), &[width], Init::Constant(usual))?.cast(wide)?;
         if config.family == Family::Gpt2 {
-            let bias = self.norm_weight(net, &format!("{name}/bias"), width, Init::Constant(0.0))?;
+            let bias =
+                self.kept_weight(net, &format!("{name}/bias"), &[width], Init::Constant(0.0))?.cast(wide)?;
             return x.layer_norm(&weight, &bias, config.eps);
         }
         let gamma = if config.is_gemma() { weight.add_scalar(1.0)? } else { weight };

@@ -66,10 +66,11 @@ impl Kernel for FrozenCrossEntropy {
 
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
         let dims = dims_of(call)?;
-        let LinearCrossEntropyDims { rows, width, classes } = dims;
+        let (rows, width, classes) = (dims.rows, dims.width, dims.classes);
         // SAFETY: the labels are live indices.
         let labels = unsafe { Indices::checked(call, 2, classes, "label") }?;
-        for_float!(call.inputs[0].ty.dtype, call.op, T => {
+        let dtype = call.inputs[0].ty.dtype;
+        for_float!(dtype, call.op, T => {
             type W = <T as Stored>::Wide;
             let room = Room::<T>::new(cpu, call.scratch, dims);
             let loss = Place::<W>::new(call.outputs[0].ptr);

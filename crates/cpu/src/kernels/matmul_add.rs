@@ -36,8 +36,8 @@ impl Kernel for MatMulAdd {
         unsafe {
             match a.dtype {
                 DType::F64 => wide(self, cpu, call, shape, batch),
-                DType::BF16 => narrow::<bf16>(self, cpu, call, shape, batch),
-                DType::F16 => narrow::<f16>(self, cpu, call, shape, batch),
+                DType::BF16 => narrow::<bf16>(self, cpu, call, (shape, batch)),
+                DType::F16 => narrow::<f16>(self, cpu, call, (shape, batch)),
                 _ => plain(self, cpu, call, shape, batch),
             }
         }
@@ -49,13 +49,8 @@ impl Kernel for MatMulAdd {
 ///
 /// # Safety
 /// As for [`plimsoll_device::backend::Backend::run`], with operands of `T`.
-unsafe fn narrow<T: Scalar + Element>(
-    op: &MatMulAdd,
-    cpu: &Cpu,
-    call: &Call<'_>,
-    shape: Shape,
-    batch: Batch,
-) {
+unsafe fn narrow<T: Scalar + Element>(op: &MatMulAdd, cpu: &Cpu, call: &Call<'_>, laid: (Shape, Batch)) {
+    let (shape, batch) = laid;
     // SAFETY: the operands are of `T`, and the output shares no memory with a factor.
     let (a, b, c) = unsafe {
         (call.inputs[0].slice::<T>(), call.inputs[1].slice::<T>(), call.outputs[0].slice_mut::<T>())

@@ -12,6 +12,7 @@ mod case;
 mod choices;
 mod conv;
 mod descriptor;
+mod draft;
 mod engine;
 mod watch;
 
