@@ -18,8 +18,9 @@ use crate::error::Error;
 /// The numbers of what a call brings along: q, k, v, o, do, the log-sum-exp, dq, dk, dv and room for a number a query on the card; on the host, as f32, one,
 /// the scale and what hidden scores are.
 pub(crate) const OPERANDS: [i64; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13];
-/// Bytes of a matrix of scores' gradients.
+/// Bytes of a matrix of scores' gradients: of one sample at most, and of several together. Memory is worth more than a few launches.
 const MATRIX: usize = 256 << 20;
+const OF_SEVERAL: usize = 64 << 20;
 
 /// The gradient of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +31,11 @@ impl HeadsGrad {
     pub(crate) fn at_once(&self) -> Option<usize> {
         let AttentionDims { batch, tq, tk, heads, .. } = self.0.dims;
         let one = heads * tq.next_multiple_of(64) * tk.next_multiple_of(64) * 2;
-        (1..=batch).rev().find(|samples| batch.is_multiple_of(*samples) && samples * one <= MATRIX)
+        let fits = |samples: &usize| match samples {
+            1 => one <= MATRIX,
+            _ => batch.is_multiple_of(*samples) && samples * one <= OF_SEVERAL,
+        };
+        (1..=batch).rev().find(fits)
     }
 
     /// What engines may take of workspace: the matrix, and a part for sums of heads.
@@ -109,5 +114,24 @@ impl HeadsGrad {
         draft.reshape(k_turned, keys)?;
         draft.matmul(slopes_scaled, keys, dq)?;
         Ok(draft)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_graph::DType;
+
+    use super::*;
+
+    #[test]
+    fn a_call_has_no_more_samples_than_their_scores_are_worth() {
+        let of = |batch, length, heads| {
+            let dims = AttentionDims { batch, tq: length, tk: length, heads, kv_heads: heads, d: 64, dv: 64 };
+            HeadsGrad(Heads { dims, causal: true, dtype: DType::BF16 }).at_once()
+        };
+        assert_eq!(of(4, 2048, 32), Some(1), "a sample's matrix is 256 MiB");
+        assert_eq!(of(8, 1024, 12), Some(2), "two are 48 MiB");
+        assert_eq!(of(7, 1024, 12), Some(1), "two do not divide seven");
+        assert_eq!(of(1, 4096, 32), None, "one is a gigabyte");
     }
 }
