@@ -110,7 +110,10 @@ impl DecoderSetup {
         let is_whole = self.decoder.tuning == Tuning::Full;
         let whole = TrainedModel {
             model: self.decoder.clone(),
-            loss: TokenLoss { logit_cap: self.decoder.config.logit_cap },
+            loss: TokenLoss {
+                logit_cap: self.decoder.config.logit_cap,
+                is_frozen: self.decoder.tuning != Tuning::Full,
+            },
             labels: 2,
             rate: if is_whole { 2e-5 } else { 2e-4 },
             is_whole,

@@ -18,7 +18,7 @@ use crate::{Failure, Stop, check, device_args, merge, resume};
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
-    after_help = "Texts are lines of a .jsonl file: {\"text\": …}, {\"prompt\": …, \"completion\": …} or {\"messages\": [{\"role\": …, \"content\": …}, …]}; for encoders {\"text\": …}, {\"text\": …, \"label\": …} or {\"tokens\": […], \"labels\": […]}. Pictures lie in a folder, a sub-folder a label."
+    after_help = "Texts are lines of a .jsonl file: {\"text\": …}, {\"prompt\": …, \"completion\": …} or {\"messages\": [{\"role\": …, \"content\": …}, …]}; for encoders {\"text\": …}, {\"text\": …, \"label\": …} or {\"tokens\": […], \"labels\": […]}. A .txt file has an empty line between texts. Pictures lie in a folder, a sub-folder a label."
 )]
 pub struct Args {
     /// A folder with config.json, model.safetensors (or its index and parts) and tokenizer.json; or adapters (PEFT's form) whose base is in

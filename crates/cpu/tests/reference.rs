@@ -13,7 +13,7 @@ fn check_on(isa: Isa, example: &Example, dice: &mut Dice, computed_in: DType) {
     let single = Cpu::with_isa(1, isa);
     // The gradients of logits are rounded on their way into the second product, which in 16-bit types wants both sides alike.
     let slack = match example.op {
-        Op::LinearCrossEntropyGrad(_) if computed_in.bytes() == 2 => 3.0,
+        Op::LinearCrossEntropyGrad(_) | Op::FrozenCrossEntropy(_) if computed_in.bytes() == 2 => 3.0,
         // The numbers of a weight of few bits are rounded to 16 bits before they are multiplied.
         Op::QuantMatMul(_) if computed_in.bytes() == 2 => 3.0,
         _ => 1.0,

@@ -11,6 +11,9 @@ use crate::{Cuda, Engine};
 /// Bytes of the place where kernels report what they refuse: code, place, value, limit.
 pub(crate) const FLAG_BYTES: usize = 32;
 
+/// Bytes of pinned memory that are worth a thread to make them zero.
+const A_THREAD: usize = 64 << 20;
+
 /// The ops whose kernels can refuse a value, in the order of their codes, from 1.
 const REFUSING: [&str; 8] = [
     "gather",
@@ -188,9 +191,29 @@ impl Pinned {
         // SAFETY: the address is of a pointer; the driver gives as many bytes, or an error.
         unsafe {
             cu!(cuMemHostAlloc(&mut at, bytes.max(1), 0))?;
-            std::ptr::write_bytes(at.cast::<u8>(), 0, bytes);
         }
-        Ok(Pinned { cuda: cuda.clone(), at: at.cast(), bytes })
+        let mut pinned = Pinned { cuda: cuda.clone(), at: at.cast(), bytes };
+        pinned.clear();
+        Ok(pinned)
+    }
+
+    /// Makes all bytes zero, on several threads where there are many: the state of a large model is tens of gigabytes.
+    fn clear(&mut self) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(self.bytes / A_THREAD);
+        let part = self.bytes.div_ceil(threads.max(1)).max(1);
+        // SAFETY: the driver gave as many bytes, which are nobody else's; any bytes are numbers of this type.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.at.cast::<std::mem::MaybeUninit<u8>>(), self.bytes)
+        };
+        let zero = |part: &mut [std::mem::MaybeUninit<u8>]| part.fill(std::mem::MaybeUninit::new(0));
+        if threads <= 1 {
+            return zero(bytes);
+        }
+        std::thread::scope(|scope| {
+            for part in bytes.chunks_mut(part) {
+                scope.spawn(move || zero(part));
+            }
+        });
     }
 
     /// The same, with a refusal that says what to do.

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Node, NodeId, Phase, ValueId};
 use crate::methods::TensorOps;
 use crate::op::{Keep, Op};
+use crate::ops::MatMulAdd;
 use crate::trace::{Sym, Trace};
 use crate::{Site, Type};
 
@@ -207,7 +208,7 @@ pub fn gradients(targets: &[(&Sym, Option<&Sym>)], wrt: &[&Sym], site: Site) -> 
                 trace.push(op.into(), &[], site)?.remove(0)
             }
         };
-        accumulate(&mut grads[target.id().index()], seed, site)?;
+        accumulate(&mut grads[target.id().index()], seed, usize::MAX, site)?;
     }
     let phase = trace.lock().set_phase(Phase::Backward);
     let result = backward(&trace, n_nodes, &on_path, &mut grads);
@@ -269,7 +270,7 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
                 )));
             }
             if on_path[v.index()] {
-                accumulate(&mut grads[v.index()], grad, node.site)?;
+                accumulate(&mut grads[v.index()], grad, n_before, node.site)?;
             }
         }
     }
@@ -277,14 +278,32 @@ fn backward(trace: &Trace, n_nodes: usize, on_path: &[bool], grads: &mut [Option
     Ok(())
 }
 
-fn accumulate(slot: &mut Option<Sym>, grad: Sym, site: Site) -> Result<()> {
-    let sum = match slot.take() {
-        None => grad,
-        Some(before) => {
-            let op = crate::ops::Binary::Add;
-            before.trace().push(op.into(), &[&before, &grad], site)?.remove(0)
-        }
+/// Adds a gradient to what arrived before it. A 16-bit product that was made since node `since` is added to by the op that makes it: its sum is rounded
+/// once, and needs no pass of its own.
+fn accumulate(slot: &mut Option<Sym>, grad: Sym, since: usize, site: Site) -> Result<()> {
+    let Some(before) = slot.take() else {
+        *slot = Some(grad);
+        return Ok(());
     };
-    *slot = Some(sum);
+    let trace = before.trace().clone();
+    let sum = match product_of(&trace, &grad, since) {
+        Some((op, a, b)) => trace.push(op.into(), &[&trace.value(a), &trace.value(b), &before], site)?,
+        None => trace.push(crate::ops::Binary::Add.into(), &[&before, &grad], site)?,
+    };
+    *slot = Some(sum.into_iter().next().ok_or_else(|| Error::Internal("a sum gave no output".into()))?);
     Ok(())
+}
+
+/// The product that a 16-bit gradient is, as one that adds, with its factors; none where it is something else, was made before `since` or is read
+/// elsewhere, so that it would have to be made twice.
+fn product_of(trace: &Trace, grad: &Sym, since: usize) -> Option<(MatMulAdd, ValueId, ValueId)> {
+    if grad.dtype().bytes() != 2 {
+        return None;
+    }
+    let graph = trace.lock();
+    let (maker, _) = graph.info(grad.id()).producer?;
+    let node = graph.node(maker);
+    let is_read = || graph.nodes()[maker.index()..].iter().any(|node| node.inputs.contains(&grad.id()));
+    let op = MatMulAdd::adding(&node.op).filter(|_| maker.index() >= since && !is_read())?;
+    Some((op, node.inputs[0], node.inputs[1]))
 }

@@ -43,8 +43,9 @@ pub use ops::custom;
 pub use ops::{AttentionArgs, AttentionOps, GradientOps, QuantOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, GatherOps, GridSampleOps, IndexPutOps,
-    LinearCrossEntropyOps, LossOps, NormOps, ReorderOps, SoftmaxOps, SortOps, UniqueOps, VolumeOps,
+    CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, FrozenCrossEntropyOps, GatherOps, GridSampleOps,
+    IndexPutOps, LinearCrossEntropyOps, LossOps, MatMulAddOps, NormOps, ReorderOps, RotaryOps, SoftmaxOps,
+    SortOps, UniqueOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

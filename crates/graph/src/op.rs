@@ -274,6 +274,8 @@ macro_rules! with_ops {
             "matmul" {
                 /// y = act(op(a) · op(b) + bias), batched, operands transposed at will.
                 MatMul,
+                /// y = s · op(a) · op(b) + c, rounded once.
+                MatMulAdd,
                 /// y = x Wᵀ or x W of a weight that is kept in a byte or half a byte a number.
                 QuantMatMul,
             }
@@ -324,6 +326,8 @@ macro_rules! with_ops {
                 LinearCrossEntropy,
                 /// dx and dw of a linear layer with cross-entropy.
                 LinearCrossEntropyGrad,
+                /// The loss of a linear layer that is not trained, and beside it dx.
+                FrozenCrossEntropy,
             }
             "norm" {
                 /// y = γ (x - mean) / √(var + ε) + β over the last axes, and mean, rstd.
@@ -362,6 +366,8 @@ macro_rules! with_ops {
                 Attention,
                 /// dq, dk, dv of attention, from o and the log-sums.
                 AttentionGrad,
+                /// y = x with pairs of features turned by the angles of their positions.
+                Rotary,
                 /// A long short-term memory over a sequence, with its gates and cells for the gradient.
                 Lstm,
                 /// dx, dw, du, dbias, dh₀, dc₀ of a long short-term memory.

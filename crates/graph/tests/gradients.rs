@@ -31,14 +31,17 @@ const WITHOUT_GRADIENT: &[&str] = &[
 
 /// Ops whose outputs from this one on are kept for their gradient alone, which gives none for them.
 const SAVED_OUTPUTS: &[(&str, usize)] =
-    &[("Attention", 1), ("LinearCrossEntropy", 1), ("Lstm", 3), ("Gru", 2)];
+    &[("Attention", 1), ("FrozenCrossEntropy", 1), ("LinearCrossEntropy", 1), ("Lstm", 3), ("Gru", 2)];
 
 /// Inputs that an op's gradient takes as constant and says so.
 const CONSTANT_INPUTS: &[(&str, usize)] = &[
     ("Attention", 3),
+    ("FrozenCrossEntropy", 1),
     ("QuantMatMul", 2),
     ("QuantMatMul", 3),
     ("QuantMatMul", 4),
+    ("Rotary", 1),
+    ("Rotary", 2),
     ("StopGradient", 0),
     ("OwnGradient", 0),
 ];

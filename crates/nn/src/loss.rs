@@ -24,6 +24,11 @@ pub trait Loss: Send + Sync {
         Ok((self.loss(outputs, labels)?, Vec::new()))
     }
 
+    /// The same of a batch whose gradient will be asked for, where that is better made in another way.
+    fn to_train(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        self.parts(outputs, labels)
+    }
+
     /// Whether outputs are left out, so that parameters which lead to these alone have no gradient and stay as they are.
     /// Otherwise such a parameter is an error: something is not connected.
     fn leaves_out(&self) -> bool {
@@ -51,6 +56,10 @@ impl<L: Loss + ?Sized> Loss for Arc<L> {
 
     fn parts(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
         (**self).parts(outputs, labels)
+    }
+
+    fn to_train(&self, outputs: &[Tensor], labels: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+        (**self).to_train(outputs, labels)
     }
 
     fn leaves_out(&self) -> bool {

@@ -57,7 +57,7 @@ impl Pass {
         let (outputs, mut layers) = net.noting(inputs, model)?;
         let outputs_named = outputs.iter().enumerate().map(|(i, y)| (format!("output {i}"), y.clone()));
         layers.extend(outputs_named);
-        let (loss, _) = loss.parts(&outputs, labels)?;
+        let (loss, _) = loss.to_train(&outputs, labels)?;
         // Small gradients are lost in f16 unless the loss is large: as a training step does it.
         let scale = if precision.needs_loss_scale() { LossScale::START } else { 1.0 };
         let gradients = tape.try_gradient(&loss.mul_scalar(scale)?, &wrt)?;

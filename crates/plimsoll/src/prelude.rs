@@ -20,8 +20,9 @@ pub use plimsoll_train::{Callback, Checkpoints, Epochs, ProgressBar, Trainer};
 
 // Methods of tensors, without names to remember.
 pub use plimsoll_graph::{
-    AttentionOps as _, ConvOps as _, CumulativeOps as _, EinsumOps as _, GatherOps as _, GradientOps as _,
-    GridSampleOps as _, IndexPutOps as _, LinearCrossEntropyOps as _, LossOps as _, NormOps as _,
-    PoolOps as _, RandomOps as _, RecurrentOps as _, ReorderOps as _, ResizeOps as _, SoftmaxOps as _,
-    SortOps as _, UniqueOps as _, VolumeOps as _, custom::CustomOps as _,
+    AttentionOps as _, ConvOps as _, CumulativeOps as _, EinsumOps as _, FrozenCrossEntropyOps as _,
+    GatherOps as _, GradientOps as _, GridSampleOps as _, IndexPutOps as _, LinearCrossEntropyOps as _,
+    LossOps as _, MatMulAddOps as _, NormOps as _, PoolOps as _, RandomOps as _, RecurrentOps as _,
+    ReorderOps as _, ResizeOps as _, RotaryOps as _, SoftmaxOps as _, SortOps as _, UniqueOps as _,
+    VolumeOps as _, custom::CustomOps as _,
 };

@@ -7,9 +7,10 @@
 pub use plimsoll_graph::ops::ResizeMode;
 #[doc(inline)]
 pub use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GradientOps,
-    GridSampleOps, IndexPutOps, LinearCrossEntropyOps, LossOps, NormOps, Padding, PoolOps, RandomOps,
-    RecurrentOps, ReorderOps, ResizeOps, Shape, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, FrozenCrossEntropyOps, GatherOps,
+    GradientOps, GridSampleOps, IndexPutOps, LinearCrossEntropyOps, LossOps, MatMulAddOps, NormOps, Padding,
+    PoolOps, RandomOps, RecurrentOps, ReorderOps, ResizeOps, RotaryOps, Shape, SoftmaxOps, SortOps,
+    TensorOps, Type, UniqueOps, VolumeOps,
 };
 #[doc(inline)]
 pub use plimsoll_run::{

@@ -105,11 +105,11 @@ fn stages_of_the_command_train_as_one_hold_their_own_and_keep_their_limit() {
     let one = said(format!("train {settings} --out {}", scratch.path("one")));
     let plan = said(format!("plan {settings} --no-frontier --ranks 3 --parallel pipeline")).remove(0);
     let rows = plan["strategies"].as_array().unwrap();
-    let stages = rows[4]["pipeline"]["stages"].as_array().unwrap();
+    let stages = rows[5]["pipeline"]["stages"].as_array().unwrap();
     let held: u64 = stages.iter().map(|stage| bytes(stage, "parameter_bytes")).sum();
     assert_eq!((stages.len(), held), (3, bytes(&rows[0], "parameter_bytes")), "{plan}");
     assert_eq!(plan["parallel"], "pipeline");
-    assert!(bytes(&plan["strategies"][4]["pipeline"], "parts") == 6, "{plan}");
+    assert!(bytes(&plan["strategies"][5]["pipeline"], "parts") == 6, "{plan}");
     for stage in stages {
         assert!(bytes(stage, "optimizer_bytes") < bytes(&rows[0], "optimizer_bytes"), "{plan}");
     }
@@ -143,7 +143,8 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     let rows = line["strategies"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["parallel"].as_str().unwrap()).collect();
     assert_eq!(names, ["data", "state", "shard", "parameters", "tensor", "pipeline"]);
-    assert!(rows[4]["why"].as_str().is_some_and(|why| why.contains("1024 ranks")), "{}", rows[4]);
+    // Of two layers of this width, columns can be cut so often, and heads cannot.
+    assert!(bytes(&rows[4], "parameter_bytes") < bytes(&rows[0], "parameter_bytes"), "{}", rows[4]);
     // Two layers have no thousand stages.
     assert!(rows[5]["why"].as_str().is_some_and(|why| why.contains("1024 stages")), "{}", rows[5]);
     let of = |row: usize, field: &str| rows[row][field].as_f64().unwrap();

@@ -77,7 +77,7 @@ impl Multiply for f64 {
 
 multiversion! {
     /// Caps the logits of each row of `n`, and lets its largest and its sum of exponentials go on over them.
-    fn add_piece<L; W: Wide>(x: *mut W, top: *mut W, total: *mut W, rows: usize, n: usize, cap: Option<W>, is_first: bool) {
+    pub(super) fn add_piece<L; W: Wide>(x: *mut W, top: *mut W, total: *mut W, rows: usize, n: usize, cap: Option<W>, is_first: bool) {
         for r in 0..rows {
             // SAFETY: the caller gives `rows` rows of `n` logits, and as many tops and totals.
             unsafe {
@@ -118,7 +118,7 @@ multiversion! {
     }
 
     /// The gradient of each row of `n` logits that begin with class `start`, over the logits themselves or into another type.
-    fn differentiate<L; T: Stored>(
+    pub(super) fn differentiate<L; T: Stored>(
         x: *mut T::Wide, labels: Indices, first: usize, start: usize, lse: *const T::Wide, dloss: *const T::Wide, out: *mut T,
         rows: usize, n: usize, cap: Option<T::Wide>,
     ) {
@@ -220,12 +220,12 @@ fn scratch(cpu: &Cpu, inputs: &[&Type], wanted: Wanted) -> usize {
 }
 
 /// Runs `body(first sample, number of samples)` over all samples.
-fn over_samples(cpu: &Cpu, samples: usize, classes: usize, body: impl Fn(usize, usize) + Sync) {
+pub(super) fn over_samples(cpu: &Cpu, samples: usize, classes: usize, body: impl Fn(usize, usize) + Sync) {
     let step = rows_per_task(classes, TASK);
     cpu.pool().run(samples.div_ceil(step), |task| body(task * step, step.min(samples - task * step)));
 }
 
-fn dims_of(call: &Call<'_>) -> Result<LinearCrossEntropyDims, Fault> {
+pub(super) fn dims_of(call: &Call<'_>) -> Result<LinearCrossEntropyDims, Fault> {
     let [x, w, labels] = [0, 1, 2].map(|i| call.inputs[i].ty);
     LinearCrossEntropyDims::new(x, w, labels).map_err(|why| Fault::new(call.op.name(), why))
 }

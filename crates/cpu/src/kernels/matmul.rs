@@ -16,7 +16,7 @@ use crate::gemm::{
 const TASK: usize = 8 * 1024;
 
 /// A product as one batch: many rows against one matrix are one taller product.
-fn arrange(op: &ops::MatMul, a: &Type, b: &Type) -> Result<(Shape, Batch), String> {
+pub(super) fn arrange(op: &ops::MatMul, a: &Type, b: &Type) -> Result<(Shape, Batch), String> {
     let MatMulDims { batch, m, n, k, a_shared, b_shared } = op.dims(a, b)?;
     if b_shared && !op.ta && !a_shared {
         return Ok((Shape { m: batch * m, n, k }, Batch::ONE));
@@ -62,7 +62,7 @@ fn bias_bytes(op: &ops::MatMul, shape: Shape) -> usize {
     if op.bias { (4 * shape.n).next_multiple_of(64) } else { 0 }
 }
 
-fn operands<'a, T>(
+pub(super) fn operands<'a, T>(
     op: &ops::MatMul,
     shape: Shape,
     a: &'a [T],

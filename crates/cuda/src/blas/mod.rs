@@ -100,11 +100,12 @@ impl Blas {
     }
 
     fn key(&self, p: &Product, workspace: usize) -> Key {
+        let onto = p.onto.unwrap_or(p.c.at);
         Key {
             sizes: [p.batch, p.m, p.n, p.k],
             strides: [p.a.row, p.a.column, p.a.batch, p.b.row, p.b.column, p.b.batch, p.c.row, p.c.batch],
             types: [p.a.dtype, p.b.dtype, p.c.dtype],
-            aligned: [alignment(p.a.at), alignment(p.b.at), alignment(p.c.at)],
+            aligned: [alignment(p.a.at), alignment(p.b.at), alignment(p.c.at).min(alignment(onto))],
             flags: [p.accumulate, p.bias.is_some(), p.act == Some(Unary::Relu)],
             workspace,
         }
@@ -151,13 +152,14 @@ impl Blas {
         self.with_plan(p, limit, |plan| {
             let Some(plan) = plan else { return Ok(None) };
             let place = (scratch as usize).next_multiple_of(WORKSPACE_ALIGN) as *mut c_void;
-            let (one, beta) = (1.0f32, if p.accumulate { 1.0f32 } else { 0.0 });
-            let (one64, beta64) = (1.0f64, f64::from(beta));
+            let (alpha, beta) = (p.scale as f32, if p.accumulate { 1.0f32 } else { 0.0 });
+            let (alpha64, beta64) = (p.scale, f64::from(beta));
             let (alpha, beta): (*const c_void, *const c_void) = if p.c.dtype == DType::F64 {
-                ((&raw const one64).cast(), (&raw const beta64).cast())
+                ((&raw const alpha64).cast(), (&raw const beta64).cast())
             } else {
-                ((&raw const one).cast(), (&raw const beta).cast())
+                ((&raw const alpha).cast(), (&raw const beta).cast())
             };
+            let onto = p.onto.unwrap_or(p.c.at);
             let [b, a, c] = &plan.layouts;
             if let Some(bias) = p.bias {
                 plan.operation
@@ -174,7 +176,7 @@ impl Blas {
                     b.0,
                     p.a.at.cast(),
                     a.0,
-                    p.c.at.cast(),
+                    onto.cast(),
                     c.0,
                     p.c.at.cast(),
                     c.0,
@@ -268,7 +270,7 @@ fn preference(p: &Product, workspace: usize) -> Result<Preference, Error> {
     for (which, at) in [
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b.at),
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.a.at),
-        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.c.at),
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.onto.unwrap_or(p.c.at)),
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.c.at),
     ] {
         preference.set(which, alignment(at) as u32)?;

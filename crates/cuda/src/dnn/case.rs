@@ -6,6 +6,7 @@ use sys::cudnnBackendAttributeName_t as Name;
 use sys::cudnnBackendDescriptorType_t as Kind;
 
 use super::attention::Heads;
+use super::attention_grad::HeadsGrad;
 use super::conv::{Shape, Wanted};
 use super::descriptor::Descriptor;
 use super::engine::{Allowed, Graph};
@@ -67,6 +68,8 @@ pub(crate) enum Case {
     Conv(Wanted, Shape, DType),
     /// Attention.
     Attention(Heads),
+    /// The gradient of attention.
+    AttentionGrad(HeadsGrad),
 }
 
 impl Case {
@@ -75,12 +78,13 @@ impl Case {
         match self {
             Case::Conv(wanted, shape, dtype) => shape.graph(handle, *wanted, *dtype),
             Case::Attention(heads) => heads.graph(handle),
+            Case::AttentionGrad(heads) => heads.graph(handle),
         }
     }
 
     /// Whether the crate's own kernel is good enough to be timed beside the engines.
     pub(super) fn has_own(&self) -> bool {
-        matches!(self, Case::Attention(_))
+        matches!(self, Case::Attention(_) | Case::AttentionGrad(_))
     }
 
     /// What engines for it may do.
@@ -97,6 +101,13 @@ impl Case {
                 strict: false,
                 compiling: true,
                 workspace: (heads.bytes() / PART).max(LITTLE),
+                number: 2,
+                else_least: false,
+            },
+            Case::AttentionGrad(_) => Allowed {
+                strict: false,
+                compiling: true,
+                workspace: HeadsGrad::workspace(),
                 number: 2,
                 else_least: false,
             },

@@ -7,10 +7,12 @@
 //! no plan depends on what was measured.
 
 mod attention;
+mod attention_grad;
 mod case;
 mod choices;
 mod conv;
 mod descriptor;
+mod draft;
 mod engine;
 mod watch;
 
@@ -25,6 +27,7 @@ use crate::card::Card;
 use crate::error::Error;
 use crate::library::Library;
 pub(crate) use attention::{Heads, OPERANDS as OF_ATTENTION};
+pub(crate) use attention_grad::{HeadsGrad, OPERANDS as OF_ATTENTION_GRAD};
 pub(crate) use case::Case;
 use choices::{Choice, Choices};
 pub(crate) use conv::{OPERANDS as OF_CONV, Shape, Wanted};

@@ -1,12 +1,12 @@
-//! Scaled-dot-product attention, forward and backward, by tiles: no matrix of scores is stored.
+//! Scaled-dot-product attention by tiles: no matrix of scores is stored; and how its gradient (`attention_grad.rs`) is cut.
 //!
-//! 16-bit heads run on tensor cores, by cuDNN where it is faster or by `flash.cu`, which all gradients do, and documents, windows and caps;
+//! 16-bit heads run on tensor cores, by cuDNN where it is faster or by `flash.cu`, which documents, windows and caps do;
 //! other types, masks and odd sizes run on plain arithmetic (`attention.cu`). Blocks of keys that no query of a block sees are passed over.
 
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::{Call, Operand};
-use plimsoll_graph::ops::{Attention, AttentionDims, AttentionGrad};
+use plimsoll_graph::ops::{Attention, AttentionDims};
 use plimsoll_graph::{DType, Type};
 
 use super::Kernel;
@@ -26,7 +26,7 @@ const ENOUGH_BLOCKS: usize = 640;
 
 /// One of the kernels.
 #[derive(Clone, Copy)]
-enum Which {
+pub(super) enum Which {
     Forward,
     GradQueries,
     GradKeys,
@@ -36,16 +36,17 @@ enum Which {
 const SHARED_BY_BLOCKS: usize = 256;
 
 /// The sizes of a call and how it is cut into tiles.
-struct Tiles {
+#[derive(Clone, Copy)]
+pub(super) struct Tiles {
     op: Attention,
-    dims: AttentionDims,
+    pub(super) dims: AttentionDims,
     /// Rows of a tile of plain arithmetic; none on tensor cores.
     rows: Option<usize>,
 }
 
 impl Tiles {
     /// Tensor cores where they know the case, else the tallest tiles whose operands fit into shared memory.
-    fn new(cuda: &Cuda, op: &Attention, types: &[&Type]) -> Result<Tiles, Error> {
+    pub(super) fn new(cuda: &Cuda, op: &Attention, types: &[&Type]) -> Result<Tiles, Error> {
         let refused = |why| Error::Library { library: "the CUDA backend", call: "attention", why };
         let dims = AttentionDims::new(types[0], types[1], types[2]).map_err(refused)?;
         let even = |width: usize| width > 0 && width.is_multiple_of(16) && width <= 128;
@@ -67,14 +68,19 @@ impl Tiles {
         })
     }
 
+    /// The same of so many samples.
+    pub(super) fn of(self, batch: usize) -> Tiles {
+        Tiles { dims: AttentionDims { batch, ..self.dims }, ..self }
+    }
+
     /// Whether the gradients of keys that several heads share are summed a head apart.
-    fn is_apart(&self) -> bool {
+    pub(super) fn is_apart(&self) -> bool {
         let AttentionDims { batch, tk, heads, kv_heads, .. } = self.dims;
         self.rows.is_none() && kv_heads < heads && tk.div_ceil(FLASH_ROWS) * kv_heads * batch < ENOUGH_BLOCKS
     }
 
     /// Numbers of the gradients' scratch: one a query, then sums of keys and values a head.
-    fn sums(&self) -> usize {
+    pub(super) fn sums(&self) -> usize {
         let AttentionDims { batch, tq, tk, heads, d, dv, .. } = self.dims;
         let deltas = batch * heads * tq;
         if self.is_apart() { deltas.next_multiple_of(64) + batch * heads * tk * (d + dv) } else { deltas }
@@ -109,7 +115,7 @@ impl Tiles {
         }
     }
 
-    fn code(&self, q: &Type) -> Code<'static> {
+    pub(super) fn code(&self, q: &Type) -> Code<'static> {
         let code = match self.rows {
             Some(rows) => Code::of("attention", TEXT, q.dtype).with("ROWS", rows),
             None => {
@@ -126,7 +132,7 @@ impl Tiles {
             .with("CAPPED", usize::from(self.op.cap.is_some()))
     }
 
-    fn grid(&self, which: Which, q: &Type) -> Grid {
+    pub(super) fn grid(&self, which: Which, q: &Type) -> Grid {
         let (length, heads) = match which {
             Which::GradKeys if self.is_apart() => (self.dims.tk, self.dims.heads),
             Which::GradKeys => (self.dims.tk, self.dims.kv_heads),
@@ -140,7 +146,7 @@ impl Tiles {
         Grid { shared: (self.numbers(which) * bytes) as u32, ..grid }
     }
 
-    fn each_query(&self) -> Grid {
+    pub(super) fn each_query(&self) -> Grid {
         let queries = self.dims.batch * self.dims.heads * self.dims.tq;
         match self.rows {
             Some(_) => Grid::each(queries),
@@ -148,7 +154,7 @@ impl Tiles {
         }
     }
 
-    fn args(&self, inputs: &[Operand<'_>], at: [*mut u8; 6]) -> Args {
+    pub(super) fn args(&self, inputs: &[Operand<'_>], at: [*mut u8; 6]) -> Args {
         let (op, d) = (&self.op, &self.dims);
         let starts = op.starts_at().map_or(null_mut(), |at| inputs[at].ptr);
         let mask = op.mask.then(|| inputs[3]);
@@ -170,8 +176,15 @@ impl Tiles {
     }
 }
 
-fn types<'a>(operands: &[Operand<'a>]) -> Vec<&'a Type> {
+pub(super) fn types<'a>(operands: &[Operand<'a>]) -> Vec<&'a Type> {
     operands.iter().map(|x| x.ty).collect()
+}
+
+/// The heads for cuDNN, where it may know them.
+pub(super) fn heads(cuda: &Cuda, op: &Attention, dims: AttentionDims, q: &Type) -> Option<Heads> {
+    let heads = Heads { dims, causal: op.causal, dtype: q.dtype };
+    let is_plain = !op.mask && !op.hides_early() && op.cap.is_none();
+    (is_plain && heads.may_be_known() && cuda.has_tensor_cores()).then_some(heads)
 }
 
 /// The case for cuDNN, with its workspace; none where it does not know it.
@@ -181,11 +194,7 @@ fn library(
     dims: AttentionDims,
     q: &Type,
 ) -> Result<Option<(Case, usize)>, Error> {
-    let heads = Heads { dims, causal: op.causal, dtype: q.dtype };
-    let is_plain = !op.mask && !op.hides_early() && op.cap.is_none();
-    if !is_plain || !heads.may_be_known() || !cuda.has_tensor_cores() {
-        return Ok(None);
-    }
+    let Some(heads) = heads(cuda, op, dims, q) else { return Ok(None) };
     let case = Case::Attention(heads);
     Ok(cuda.dnn()?.and_then(|dnn| Some((case, dnn.workspace(&case)?))))
 }
@@ -219,38 +228,5 @@ impl Kernel for Attention {
         let operands = if self.causal { &operands[..] } else { &operands[..6] };
         // SAFETY: the caller's promise; the two numbers live on the host until the call returns.
         unsafe { dnn.run(cuda, &case, operands, call.scratch, Some(&own)) }
-    }
-}
-
-impl Kernel for AttentionGrad {
-    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        Ok(Tiles::new(cuda, &self.0, inputs)?.sums() * inputs[0].dtype.accumulator().bytes())
-    }
-
-    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let tiles = Tiles::new(cuda, &self.0, &types(call.inputs))?;
-        let first = self.0.n_inputs();
-        let [o, lse, d_o] = [0, 1, 2].map(|i| call.inputs[first + i].ptr);
-        let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].ptr);
-        let dims = tiles.dims;
-        let args = |a: *mut u8, b: *mut u8| tiles.args(call.inputs, [o, lse, d_o, a, b, call.scratch]);
-        let q = call.inputs[0].ty;
-        let code = tiles.code(q);
-        // SAFETY: the caller's promise; the scratch holds a number for every query, and the sums of heads behind them.
-        unsafe {
-            if dims.batch * dims.heads * dims.tq > 0 {
-                cuda.launch(&code, "deltas", tiles.each_query(), &args(dq, null_mut()))?;
-                let grid = tiles.grid(Which::GradQueries, q);
-                cuda.launch(&code, "grad_queries", grid, &args(dq, null_mut()))?;
-            }
-            if dims.batch * dims.kv_heads * dims.tk > 0 {
-                cuda.launch(&code, "grad_keys", tiles.grid(Which::GradKeys, q), &args(dk, dv))?;
-                if tiles.is_apart() {
-                    let numbers = dims.batch * dims.tk * dims.kv_heads * (dims.d + dims.dv);
-                    cuda.launch(&code, "join_heads", Grid::each(numbers), &args(dk, dv))?;
-                }
-            }
-        }
-        Ok(())
     }
 }

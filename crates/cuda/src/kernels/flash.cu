@@ -284,6 +284,31 @@ KERNEL(deltas, P) {
     }
 }
 
+// The gradients of a query's scores, over those of its outputs; the first key of this thread is `column`. WHOLE where no key is behind its query.
+template <bool WHOLE>
+DEV void slopes_of_queries(const P &p, float (*s)[4], float (*ds)[4], int column, const float *lse, const float *delta,
+                           const int *seen, const int *early) {
+    float scale = UNIT * LOG2E;
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int key = column + j * 8 + e % 2;
+            bool sees = WHOLE || key < seen[e / 2];
+#if EARLY
+            sees = sees && key >= early[e / 2];
+#endif
+#if CAPPED
+            s[j][e] = capped(p, s[j][e]);
+#endif
+            float prob = sees ? power_of_two(s[j][e] * scale - lse[e / 2]) : 0.0f;
+            ds[j][e] = prob * (ds[j][e] - delta[e / 2]);
+#if CAPPED
+            ds[j][e] *= slope_of(p, s[j][e]);
+#endif
+        }
+}
+
 // 64 queries a block, 16 a warp.
 KERNEL(grad_queries, P) {
     DYNAMIC_SHARED(T, shared);
@@ -293,10 +318,11 @@ KERNEL(grad_queries, P) {
     int tq = (int)p.tq, i0 = (int)(gridDim.x - 1 - blockIdx.x) * 64, mine = i0 + warp * 16 + lane / 4;
     int last = i0 + 63 < tq - 1 ? i0 + 63 : tq - 1;
     int blocks = (visible(p, last) + KEYS - 1) / KEYS, begin = first_block(p, b, i0, 64, KEYS);
-    float scale = UNIT * LOG2E, lse[2], delta[2], dq[D / 8][4];
-    int seen[2];
+    float lse[2], delta[2], dq[D / 8][4];
+    int seen[2], early[2] = {0, 0};
 #if EARLY
-    int early[2] = {first_seen(p, b, mine), first_seen(p, b, mine + 8)};
+    early[0] = first_seen(p, b, mine);
+    early[1] = first_seen(p, b, mine + 8);
 #endif
     clear(dq[0], D / 2);
 #pragma unroll
@@ -313,24 +339,10 @@ KERNEL(grad_queries, P) {
         keys_now(p, k, v, b, n, blocks, hk);
         float s[KEYS / 8][4], ds[KEYS / 8][4];
         scores_of<KEYS>(s, ds, q, g, warp * 16, kn, vn);
-#pragma unroll
-        for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int key = j0 + j * 8 + lane % 4 * 2 + e % 2;
-                bool sees = key < seen[e / 2];
-#if EARLY
-                sees = sees && key >= early[e / 2];
-#endif
-#if CAPPED
-                s[j][e] = capped(p, s[j][e]);
-#endif
-                float prob = sees ? power_of_two(s[j][e] * scale - lse[e / 2]) : 0.0f;
-                ds[j][e] = prob * (ds[j][e] - delta[e / 2]);
-#if CAPPED
-                ds[j][e] *= slope_of(p, s[j][e]);
-#endif
-            }
+        // Only where the diagonal passes is there anything to ask of single keys.
+        int column = j0 + lane % 4 * 2;
+        if (visible(p, i0) >= j0 + KEYS) slopes_of_queries<true>(p, s, ds, column, lse, delta, seen, early);
+        else slopes_of_queries<false>(p, s, ds, column, lse, delta, seen, early);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
             u32 left[4];
@@ -348,18 +360,45 @@ KERNEL(grad_queries, P) {
 // 64 keys a block, 16 a warp; QUERY_ROWS queries at a time. Where APART is 1, a block has one head of queries, and not all that share the
 // keys: where there are few keys a card would wait for the blocks with most queries.
 #define QUERY_ROWS (D > 64 || DV > 64 ? 32 : 64)
+// Probabilities over scores and the gradients of scores over those of outputs, of keys `mine` and the one eight behind, and QUERY_ROWS queries from i0
+// on. WHOLE where all of the queries see all of the block's keys.
+template <bool WHOLE>
+DEV void slopes_of_keys(const P &p, float (*s)[4], float (*ds)[4], int mine, int i0, const float *lse, const float *delta,
+                        const int *early) {
+    float scale = UNIT * LOG2E;
+    int first = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < QUERY_ROWS / 8; i++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int column = first + i * 8 + e % 2;
+            bool sees = WHOLE || mine + e / 2 * 8 < visible(p, i0 + column);
+#if EARLY
+            sees = sees && mine + e / 2 * 8 >= early[column];
+#endif
+#if CAPPED
+            s[i][e] = capped(p, s[i][e]);
+            ds[i][e] = (ds[i][e] - delta[column]) * slope_of(p, s[i][e]);
+#else
+            ds[i][e] = ds[i][e] - delta[column];
+#endif
+            float prob = sees ? power_of_two(s[i][e] * scale - lse[column]) : 0.0f;
+            s[i][e] = prob;
+            ds[i][e] *= prob;
+        }
+}
+
 KERNEL(grad_keys, P) {
     DYNAMIC_SHARED(T, shared);
     T *k = shared, *v = k + 64 * SD, *q = v + 64 * SV, *g = q + 2 * QUERY_ROWS * SD;
     float *lse = (float *)(g + 2 * QUERY_ROWS * SV), *delta = lse + 2 * QUERY_ROWS;
-#if EARLY
+    // Only where early keys are hidden is there room for it, and is it read.
     int *early = (int *)(delta + 2 * QUERY_ROWS);
-#endif
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     i64 b = blockIdx.z, group = p.heads / p.kv_heads, hk = APART ? blockIdx.y / group : blockIdx.y;
     i64 first_head = APART ? blockIdx.y : hk * group, heads = APART ? 1 : group;
     int tq = (int)p.tq, tk = (int)p.tk, j0 = (int)blockIdx.x * 64, mine = j0 + warp * 16 + lane / 4;
-    float scale = UNIT * LOG2E, dk[D / 8][4], dv[DV / 8][4];
+    float dk[D / 8][4], dv[DV / 8][4];
     clear(dk[0], D / 2);
     clear(dv[0], DV / 2);
     // The first query that sees any of these keys, in whole blocks of queries.
@@ -393,25 +432,8 @@ KERNEL(grad_keys, P) {
         const T *qn = q + half * SD, *gn = g + half * SV;
         float s[QUERY_ROWS / 8][4], ds[QUERY_ROWS / 8][4];
         scores_of<QUERY_ROWS>(s, ds, k, v, warp * 16, qn, gn);
-#pragma unroll
-        for (int i = 0; i < QUERY_ROWS / 8; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int column = i * 8 + lane % 4 * 2 + e % 2;
-                bool sees = mine + e / 2 * 8 < visible(p, i0 + column);
-#if EARLY
-                sees = sees && mine + e / 2 * 8 >= early[half + column];
-#endif
-#if CAPPED
-                s[i][e] = capped(p, s[i][e]);
-                ds[i][e] = (ds[i][e] - delta[half + column]) * slope_of(p, s[i][e]);
-#else
-                ds[i][e] = ds[i][e] - delta[half + column];
-#endif
-                float prob = sees ? power_of_two(s[i][e] * scale - lse[half + column]) : 0.0f;
-                s[i][e] = prob;
-                ds[i][e] *= prob;
-            }
+        if (visible(p, i0) >= j0 + 64) slopes_of_keys<true>(p, s, ds, mine, i0, lse + half, delta + half, early + half);
+        else slopes_of_keys<false>(p, s, ds, mine, i0, lse + half, delta + half, early + half);
 #pragma unroll
         for (int i = 0; i < QUERY_ROWS / 8; i += 2) {
             u32 probs[4], grads[4];

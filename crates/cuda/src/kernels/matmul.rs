@@ -40,7 +40,7 @@ impl Matrix {
     }
 }
 
-/// c = act(a · b + bias), or c + a · b.
+/// c = act(scale · a · b + bias), or that added to what is there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub batch: usize,
@@ -50,7 +50,11 @@ pub(crate) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
+    /// Whether it is added to what c holds, or to `onto` where that is named.
     pub accumulate: bool,
+    /// A matrix that lies as c does.
+    pub onto: Option<*mut u8>,
+    pub scale: f64,
     pub bias: Option<*mut u8>,
     pub act: Option<Unary>,
 }
@@ -58,7 +62,20 @@ pub(crate) struct Product {
 impl Product {
     /// A plain product of single matrices.
     pub(crate) fn new(m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Matrix) -> Product {
-        Product { batch: 1, m, n, k, a, b, c, accumulate: false, bias: None, act: None }
+        Product {
+            batch: 1,
+            m,
+            n,
+            k,
+            a,
+            b,
+            c,
+            accumulate: false,
+            onto: None,
+            scale: 1.0,
+            bias: None,
+            act: None,
+        }
     }
 
     /// The bytes of scratch that it needs.
@@ -124,6 +141,8 @@ impl Product {
             .ints([self.m, self.n, self.k], 3, 0)
             .ints([a.row, a.column, a.batch, b.row, b.column, b.batch, c.row, c.batch], 8, 0)
             .int(usize::from(self.accumulate))
+            .at(self.onto.unwrap_or(c.at))
+            .float(self.scale)
             .float(s0)
             .float(s1);
         let tiles = self.m.div_ceil(64) * self.n.div_ceil(64);
@@ -143,7 +162,13 @@ pub(super) fn activation(act: Option<Unary>) -> (String, f64, f64) {
     }
 }
 
-fn product(op: &MatMul, types: &[&Type], addresses: &[*mut u8], y: *mut u8) -> Result<Product, Error> {
+/// The product of an op, of operands at addresses.
+pub(super) fn product(
+    op: &MatMul,
+    types: &[&Type],
+    addresses: &[*mut u8],
+    y: *mut u8,
+) -> Result<Product, Error> {
     let (a, b) = (types[0], types[1]);
     let d =
         op.dims(a, b).map_err(|why| Error::Library { library: "the CUDA backend", call: "matmul", why })?;
@@ -162,6 +187,8 @@ fn product(op: &MatMul, types: &[&Type], addresses: &[*mut u8], y: *mut u8) -> R
         b: matrix(b, addresses[1], op.tb, d.b_shared),
         c: Matrix { batch: d.m * d.n, ..Matrix::dense(y, a.dtype, d.n) },
         accumulate: false,
+        onto: None,
+        scale: 1.0,
         bias: op.bias.then(|| addresses[2]),
         act: op.act,
     };

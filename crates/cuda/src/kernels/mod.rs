@@ -7,6 +7,7 @@ use crate::Cuda;
 use crate::error::Error;
 
 mod attention;
+mod attention_grad;
 mod by_library;
 mod columns;
 mod conv;
@@ -16,6 +17,7 @@ mod eight_bit;
 mod element;
 mod exchange;
 mod fold;
+mod frozen_cross_entropy;
 mod gather;
 mod grid_sample;
 mod index_put;
@@ -23,6 +25,7 @@ mod layout;
 mod linear_cross_entropy;
 mod loss;
 mod matmul;
+mod matmul_add;
 mod norm;
 mod pool;
 mod quant_matmul;
@@ -32,6 +35,7 @@ mod reduce;
 mod relu;
 mod reorder;
 mod resize;
+mod rotary;
 mod softmax;
 mod sort;
 mod strided;
@@ -39,7 +43,7 @@ mod strided;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 35] = [
+pub(crate) const SOURCES: [&str; 37] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -52,6 +56,7 @@ pub(crate) const SOURCES: [&str; 35] = [
     include_str!("element.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),
+    include_str!("frozen_cross_entropy.cu"),
     include_str!("gather.cu"),
     include_str!("grid_sample.cu"),
     include_str!("index_put.cu"),
@@ -71,6 +76,7 @@ pub(crate) const SOURCES: [&str; 35] = [
     include_str!("relu.cu"),
     include_str!("reorder.cu"),
     include_str!("resize.cu"),
+    include_str!("rotary.cu"),
     include_str!("softmax.cu"),
     include_str!("sort.cu"),
     include_str!("tensor.cu"),

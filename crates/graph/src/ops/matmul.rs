@@ -78,6 +78,41 @@ impl MatMul {
         let (a_shared, b_shared) = (batch_a.is_empty(), batch_b.is_empty());
         Ok(MatMulDims { batch, m, n, k, a_shared, b_shared })
     }
+
+    /// The gradients of both operands, by products that `mul` makes. With C = A B: dA = dC Bᵀ and dB = Aᵀ dC, transposed where the operand is; summed
+    /// over the batch for a shared one.
+    pub(super) fn products(
+        &self,
+        at: &Backward<'_>,
+        dc: &Sym,
+        mul: impl Fn(MatMul, &Sym, &Sym) -> Result<Sym>,
+    ) -> Result<Vec<Option<Sym>>> {
+        let (a, b) = (at.input(0)?, at.input(1)?);
+        let mul = |x: &Sym, y: &Sym, ta: bool, tb: bool| mul(MatMul { ta, tb, ..MatMul::default() }, x, y);
+        let (a_shared, b_shared) = (a.shape().rank() == 2, b.shape().rank() == 2);
+        let batched = dc.shape().rank() > 2;
+        let mut grads = vec![None; 2];
+        if at.wants(0) {
+            let da = if self.ta { mul(&b, dc, self.tb, true)? } else { mul(dc, &b, false, !self.tb)? };
+            grads[0] = Some(if a_shared && batched { sum_batches(&da)? } else { da });
+        }
+        if at.wants(1) {
+            let db = if b_shared && batched && !self.ta && !a_shared {
+                // One product over all rows of the batch: no partial results to add up.
+                let rows = |x: &Sym| {
+                    let last = x.shape()[x.shape().rank() - 1];
+                    x.reshape([x.ty().elements() / last.max(1), last])
+                };
+                let (a, dc) = (rows(&a)?, rows(dc)?);
+                if self.tb { mul(&dc, &a, true, false)? } else { mul(&a, &dc, true, false)? }
+            } else {
+                let db = if self.tb { mul(dc, &a, true, self.ta)? } else { mul(&a, dc, !self.ta, false)? };
+                if b_shared && batched { sum_batches(&db)? } else { db }
+            };
+            grads[1] = Some(db);
+        }
+        Ok(grads)
+    }
 }
 
 impl Rule for MatMul {
@@ -151,35 +186,13 @@ impl Rule for MatMul {
         }
     }
 
-    /// With C = A B: dA = dC Bᵀ and dB = Aᵀ dC, transposed where the operand is; summed over the batch for a shared one.
+    /// See [`MatMul::products`].
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let dc = before_activation(at, self.act, MatMul { act: None, ..*self })?;
-        let (a, b) = (at.input(0)?, at.input(1)?);
-        let mul = |x: &Sym, y: &Sym, ta: bool, tb: bool| x.matmul_with(y, None, ta, tb);
-        let (a_shared, b_shared) = (a.shape().rank() == 2, b.shape().rank() == 2);
-        let batched = dc.shape().rank() > 2;
-        let mut grads = vec![None; at.n_inputs()];
-        if at.wants(0) {
-            let da = if self.ta { mul(&b, &dc, self.tb, true)? } else { mul(&dc, &b, false, !self.tb)? };
-            grads[0] = Some(if a_shared && batched { sum_batches(&da)? } else { da });
-        }
-        if at.wants(1) {
-            let db = if b_shared && batched && !self.ta && !a_shared {
-                // One product over all rows of the batch: no partial results to add up.
-                let rows = |x: &Sym| {
-                    let last = x.shape()[x.shape().rank() - 1];
-                    x.reshape([x.ty().elements() / last.max(1), last])
-                };
-                let (a, dc) = (rows(&a)?, rows(&dc)?);
-                if self.tb { mul(&dc, &a, true, false)? } else { mul(&a, &dc, true, false)? }
-            } else {
-                let db = if self.tb { mul(&dc, &a, true, self.ta)? } else { mul(&a, &dc, !self.ta, false)? };
-                if b_shared && batched { sum_batches(&db)? } else { db }
-            };
-            grads[1] = Some(db);
-        }
-        if self.bias && at.wants(2) {
-            grads[2] = Some(dc.sum_to(&at.input_type(2).shape)?);
+        let plain = |product: MatMul, x: &Sym, y: &Sym| x.matmul_with(y, None, product.ta, product.tb);
+        let mut grads = self.products(at, &dc, plain)?;
+        if self.bias {
+            grads.push(at.wants(2).then(|| dc.sum_to(&at.input_type(2).shape)).transpose()?);
         }
         Ok(grads)
     }

@@ -7,7 +7,7 @@
 //!
 //! Waiting for the last member must not cost memory: a group spans other nodes only if what it keeps alive meanwhile
 //! (operands that would have been let go of) is not more than what it does not write meanwhile. And no group spans
-//! the forward and the backward pass.
+//! the forward and the backward pass; but what only casts a finished gradient joins the update that reads it.
 
 use std::collections::HashMap;
 
@@ -92,7 +92,7 @@ impl<'a> Grouping<'a> {
         let shape = self.graph.ty(node.outputs[0]).shape.clone();
         let mut members = vec![i];
         for g in self.candidates(i, node) {
-            if self.groups[g].shape != shape || self.groups[g].phase != node.phase {
+            if self.groups[g].shape != shape || !self.goes_on(&self.groups[g], node.phase) {
                 continue;
             }
             let mut joined = self.groups[g].members.clone();
@@ -106,6 +106,12 @@ impl<'a> Grouping<'a> {
         let g = self.groups.len();
         members.iter().for_each(|&m| self.group_of[m] = Some(g));
         self.groups.push(Group { shape, phase: node.phase, members });
+    }
+
+    /// Whether a group may end in a phase.
+    fn goes_on(&self, group: &Group, phase: Phase) -> bool {
+        let is_cast = |m: &usize| matches!(self.graph.nodes()[*m].op, Op::Cast(_));
+        group.phase == phase || group.phase == Phase::Backward && group.members.iter().all(is_cast)
     }
 
     /// The groups that make a node's operands, and the one that ends right before it and reads what it reads.

@@ -1,6 +1,6 @@
 //! The layers of a block: attention, the two or three linear layers behind it, and adapters beside any of them.
 
-use plimsoll_graph::{SoftmaxOps, TensorOps};
+use plimsoll_graph::{MatMulAddOps, SoftmaxOps, TensorOps};
 use plimsoll_nn::{Init, Net};
 use plimsoll_run::{Result, Tensor};
 
@@ -12,6 +12,19 @@ use crate::tuning::Tuning;
 impl Decoder {
     /// x Wᵀ + b, with an adapter where the layer has one. GPT-2 keeps W the other way round.
     fn linear(&self, net: &mut Net, name: &str, x: &Tensor, units: usize, bias: bool) -> Result<Tensor> {
+        self.linear_onto(net, name, x, units, bias, None)
+    }
+
+    /// The same, added to what is there.
+    fn linear_onto(
+        &self,
+        net: &mut Net,
+        name: &str,
+        x: &Tensor,
+        units: usize,
+        bias: bool,
+        onto: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let width = x.shape().last().copied().unwrap_or(0);
         let is_turned = self.config.family == Family::Gpt2;
         let shape = if is_turned { [width, units] } else { [units, width] };
@@ -21,13 +34,22 @@ impl Decoder {
                 true => Some(self.kept_weight(net, "bias", &[units], Init::Constant(0.0))?.cast(dtype)?),
                 false => None,
             };
-            let y = match (self.base.filter(|_| self.is_frozen()), bias) {
-                (Some(form), None) => base::product(net, x, form, shape, is_turned)?,
-                (Some(form), Some(bias)) => base::product(net, x, form, shape, is_turned)?.add(&bias)?,
-                (None, bias) => {
+            let y = match (self.base.filter(|_| self.is_frozen()), &bias, onto) {
+                (Some(form), None, _) => base::product(net, x, form, shape, is_turned)?,
+                (Some(form), Some(bias), _) => base::product(net, x, form, shape, is_turned)?.add(bias)?,
+                (None, None, Some(onto)) => {
+                    let w = self.weight(net, "weight", shape)?;
+                    x.matmul_onto(&w, false, !is_turned, 1.0, onto)?
+                }
+                (None, bias, _) => {
                     let w = self.weight(net, "weight", shape)?;
                     x.matmul_with(&w, bias.as_ref(), false, !is_turned)?
                 }
+            };
+            // A product of few bits, or with a bias, is added when it is there.
+            let y = match onto.filter(|_| self.base.is_some() && self.is_frozen() || bias.is_some()) {
+                Some(onto) => onto.add(&y)?,
+                None => y,
             };
             let Tuning::Lora(lora) = &self.tuning else { return Ok(y) };
             if !lora.targets.has(&path) {
@@ -40,9 +62,7 @@ impl Decoder {
                 true => net.dropout("lora_dropout", x, lora.dropout)?,
                 false => x.clone(),
             };
-            // Scaled where there are `rank` features and not `units`: so is the gradient.
-            let low = x.matmul_with(&a, None, false, true)?.mul_scalar(lora.scale())?;
-            y.add(&low.matmul_with(&b, None, false, true)?)
+            x.matmul_with(&a, None, false, true)?.matmul_onto(&b, false, true, lora.scale(), &y)
         })
     }
 
@@ -69,27 +89,36 @@ impl Decoder {
         };
         let y = self.norm(net, first, x)?;
         let name = if is_gpt2 { "attn" } else { "self_attn" };
-        let y = net.scope(name, |net| self.attention(net, &y, layer, sight, memory))?;
+        // Where nothing stands between them, the last product of a part is added to the stream as it is made.
+        let is_direct = after.is_empty() && !self.drops(net);
+        let onto = Some(x).filter(|_| is_direct);
+        let y = net.scope(name, |net| self.attention(net, &y, layer, sight, memory, onto))?;
         let y = if after.is_empty() { y } else { self.norm(net, after, &y)? };
-        let x = x.add(&self.dropped(net, "attention_dropped", y)?)?;
+        let x = if is_direct { y } else { x.add(&self.dropped(net, "attention_dropped", y)?)? };
         let y = self.norm(net, second, &x)?;
-        let y = net.scope("mlp", |net| self.feed_forward(net, &y))?;
+        let onto = Some(&x).filter(|_| is_direct);
+        let y = net.scope("mlp", |net| self.feed_forward(net, &y, onto))?;
         let y = if last.is_empty() { y } else { self.norm(net, last, &y)? };
-        x.add(&self.dropped(net, "mlp_dropped", y)?)
+        if is_direct { Ok(y) } else { x.add(&self.dropped(net, "mlp_dropped", y)?) }
+    }
+
+    /// Whether what is added to the residual stream is dropped in part.
+    fn drops(&self, net: &Net) -> bool {
+        self.config.dropout.residual > 0.0 && net.is_training()
     }
 
     fn dropped(&self, net: &mut Net, name: &str, x: Tensor) -> Result<Tensor> {
-        match self.config.dropout.residual > 0.0 && net.is_training() {
+        match self.drops(net) {
             true => net.dropout(name, &x, self.config.dropout.residual),
             false => Ok(x),
         }
     }
 
-    fn feed_forward(&self, net: &mut Net, x: &Tensor) -> Result<Tensor> {
+    fn feed_forward(&self, net: &mut Net, x: &Tensor, onto: Option<&Tensor>) -> Result<Tensor> {
         let (config, inner) = (&self.config, self.config.inner);
         if !config.is_gated() {
             let y = self.linear(net, "c_fc", x, inner, true)?;
-            return self.linear(net, "c_proj", &config.activation.of(&y)?, config.width, true);
+            return self.linear_onto(net, "c_proj", &config.activation.of(&y)?, config.width, true, onto);
         }
         let (gate, up) = if config.family == Family::Phi3 {
             let parts = self.linear(net, "gate_up_proj", x, 2 * inner, false)?.split(2, &[inner, inner])?;
@@ -98,12 +127,13 @@ impl Decoder {
             let gate = self.linear(net, "gate_proj", x, inner, config.biases.mlp)?;
             (gate, self.linear(net, "up_proj", x, inner, config.biases.mlp)?)
         };
-        self.linear(
+        self.linear_onto(
             net,
             "down_proj",
             &config.activation.of(&gate)?.mul(&up)?,
             config.width,
             config.biases.mlp,
+            onto,
         )
     }
 
@@ -143,6 +173,7 @@ impl Decoder {
         layer: usize,
         sight: &Sight,
         memory: &mut dyn Memory,
+        onto: Option<&Tensor>,
     ) -> Result<Tensor> {
         let config = &self.config;
         let own = &config.layers[layer];
@@ -156,7 +187,7 @@ impl Decoder {
         };
         let y = y.reshape([b, t, config.heads * config.head])?;
         let name = if config.family == Family::Gpt2 { "c_proj" } else { "o_proj" };
-        self.linear(net, name, &y, config.width, config.biases.out)
+        self.linear_onto(net, name, &y, config.width, config.biases.out, onto)
     }
 
     /// Attention by its parts, for weights that are dropped.

@@ -1,6 +1,6 @@
 //! Which keys a query sees, where each token stands, and how that turns queries and keys.
 
-use plimsoll_graph::{AttentionArgs, AttentionOps, DType, TensorOps, Type};
+use plimsoll_graph::{AttentionArgs, AttentionOps, DType, RotaryOps, TensorOps, Type};
 use plimsoll_nn::blocks::refuse;
 use plimsoll_run::{Result, Tensor};
 
@@ -94,16 +94,7 @@ impl Sight {
     /// Queries or keys `[B, T, heads, features]` as their positions turn them.
     pub(super) fn turned(&self, x: &Tensor, rope: Option<usize>) -> Result<Tensor> {
         let Some([sin, cos]) = rope.and_then(|rope| self.turns.get(rope)) else { return Ok(x.clone()) };
-        let (pairs, features) = (sin.shape()[3], x.shape()[3]);
-        // Split, whose gradient is one copy; parts by themselves would each be filled up with zeros and added.
-        let rest = features - 2 * pairs;
-        let sizes = [pairs, pairs, rest];
-        let parts = x.split(3, if rest == 0 { &sizes[..2] } else { &sizes })?;
-        let (a, b) = (&parts[0], &parts[1]);
-        let first = a.mul(cos)?.sub(&b.mul(sin)?)?;
-        let second = b.mul(cos)?.add(&a.mul(sin)?)?;
-        let turned: Vec<&Tensor> = [&first, &second].into_iter().chain(parts.get(2)).collect();
-        Tensor::concat(&turned, 3)
+        x.rotary(sin, cos)
     }
 
     /// What queries see of keys and values, as weighed means. Whole sequences need no mask: what is hidden follows from places alone.

@@ -79,7 +79,11 @@ impl<M: Model + 'static> Computation<M> {
                 None => net,
             };
             let outputs = self.model.forward(&mut net, inputs)?;
-            let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
+            let loss = &self.recipe.loss;
+            let (loss, parts) = match key {
+                Some(_) => loss.to_train(&outputs, labels)?,
+                None => loss.parts(&outputs, labels)?,
+            };
             let totals = self.sums(&outputs, labels, &parts)?;
             Ok(Computed { loss, totals, updates: net.updates() })
         };

@@ -5,9 +5,10 @@
 
 use plimsoll_graph::ops::{self, Arg, Binary, Chain, Compare, ElementOp, Fused, ResizeMode, Step, Unary};
 use plimsoll_graph::{
-    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, GatherOps, GridSampleOps,
-    IndexPutOps, LinearCrossEntropyOps, LossOps, NormOps, PoolOps, RecurrentOps, ReorderOps, ResizeOps,
-    Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps, VolumeOps,
+    AttentionOps, ConvGeometry, ConvOps, CumulativeOps, DType, EinsumOps, FrozenCrossEntropyOps, GatherOps,
+    GridSampleOps, IndexPutOps, LinearCrossEntropyOps, LossOps, MatMulAddOps, NormOps, PoolOps, RecurrentOps,
+    ReorderOps, ResizeOps, RotaryOps, Scalar, Shape, Site, SoftmaxOps, SortOps, TensorOps, Type, UniqueOps,
+    VolumeOps,
 };
 
 use crate::case::{Attrs, Case};
@@ -62,6 +63,7 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
 
         "matmul" => x[0].matmul(&x[1])?,
         "matmul_with" => x[0].matmul_with(&x[1], bias, a.get("ta"), a.get("tb"))?,
+        "matmul_onto" => x[0].matmul_onto(&x[1], a.get("ta"), a.get("tb"), a.get("scale"), &x[2])?,
         "matmul_act" => {
             let op = ops::MatMul {
                 ta: a.get("ta"),
@@ -133,6 +135,7 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         "softmax" => x[0].softmax(a.get("axis"))?,
         "log_softmax" => x[0].log_softmax(a.get("axis"))?,
         "softmax_cross_entropy" => x[0].softmax_cross_entropy(&x[1])?,
+        "frozen_cross_entropy" => x[0].frozen_cross_entropy(&x[1], &x[2])?,
         "linear_cross_entropy" => x[0].linear_cross_entropy(&x[1], &x[2], a.get("cap"))?,
         "dense_softmax_cross_entropy" => x[0].dense_softmax_cross_entropy(&x[1])?,
         "sigmoid_cross_entropy" => x[0].sigmoid_cross_entropy(&x[1])?,
@@ -147,6 +150,7 @@ pub fn apply<T: TensorOps>(case: &Case, x: &[T], float: DType) -> Result<Vec<T>,
         }
         "batch_norm_inference" => x[0].batch_norm_inference(&x[1], &x[2], &x[3], &x[4], a.get("eps"))?,
 
+        "rotary" => x[0].rotary(&x[1], &x[2])?,
         "attention" => x[0].attention(&x[1], &x[2], x.get(3), a.get("causal"), a.number("scale"))?,
         "lstm" => {
             let (y, h, c) = x[0].lstm(&x[1], &x[2], &x[3], &x[4], &x[5])?;

@@ -447,6 +447,10 @@ for ta, tb, (m, n, k) in [(False, False, (17, 35, 9)), (True, False, (7, 18, 11)
     case(M, "matmul_with", [matrix(m, k, ta, ()), matrix(k, n, tb, ()), normal(n)], product(ta, tb), ta=ta, tb=tb,
          note="tiles")
 case(M, "matmul_with", [normal(1, 1), normal(1, 1)], product(False, False), ta=False, tb=False, note="one")
+for ta, tb, scale in ((False, False, 1.0), (True, False, 0.5), (False, True, -2.0), (True, True, 3.0)):
+    onto = lambda a, b, c: scale * ((a.mT if ta else a) @ (b.mT if tb else b)) + c
+    case(M, "matmul_onto", [matrix(3, 4, ta, ()), matrix(4, 5, tb, ()), normal(3, 5)], onto, ta=ta, tb=tb, scale=scale)
+    case(M, "matmul_onto", [matrix(3, 4, ta, (2,)), matrix(4, 5, tb, ()), normal(2, 3, 5)], onto, ta=ta, tb=tb, scale=scale)
 for i, act in enumerate(ACTS):
     ta, tb = i % 2 == 1, i % 3 == 1
     case(M, "matmul_act", [matrix(3, 4, ta, ()), matrix(4, 5, tb, ()), normal(5)], product(ta, tb, act), ta=ta,
@@ -760,6 +764,9 @@ for cap in (None, 2.0):
     for kind, rows, words in (("i64", 5, 7), ("i32", 3, 100)):
         case(S, "linear_cross_entropy", [normal(rows, 4), normal(words, 4), index(words, rows, kind=kind)], linear,
              cap=cap)
+for kind, rows, words in (("i64", 5, 7), ("i32", 3, 100)):
+    case(S, "frozen_cross_entropy", [normal(rows, 4), normal(words, 4, grad=False), index(words, rows, kind=kind)],
+         lambda x, w, t: F.cross_entropy(x @ w.T, t.long(), reduction="none"))
 case(S, "dense_softmax_cross_entropy", [normal(5, 7), positive(5, 7)], lambda x,
      t: F.cross_entropy(x, t, reduction="none"))
 case(S, "dense_softmax_cross_entropy", [normal(2, 3, 6), positive(2, 3, 6)],
@@ -827,6 +834,18 @@ def qkv(b, tq, tk, h, hkv, d, dv):
 
 
 hiding = these([0.0, -math.inf, 0.0, 0.0], [-math.inf, 0.0, -math.inf, -1.0], [0.0, 0.0, -2.0, -math.inf], grad=False)
+
+def turned(x, sin, cos):
+    """Llama's rotary embedding, of the features that have an angle."""
+    pairs = sin.shape[-1]
+    a, b, rest = x[..., :pairs], x[..., pairs:2 * pairs], x[..., 2 * pairs:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+
+for batch, rows, pairs, features in ((2, 1, 3, 6), (2, 2, 2, 7), (1, 1, 8, 16)):
+    angles = [normal(rows, 4, 1, pairs, grad=False) for _ in range(2)]
+    case(Q, "rotary", [normal(batch, 4, 3, features), *angles], turned)
+
 for causal in (False, True):
     case(Q, "attention", qkv(2, 4, 4, 2, 2, 6, 6), attention(causal), causal=causal)
     case(Q, "attention", qkv(1, 3, 5, 2, 2, 4, 7), attention(causal), causal=causal)

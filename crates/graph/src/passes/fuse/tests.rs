@@ -136,3 +136,18 @@ fn a_chain_does_not_wait_for_a_late_member_at_the_price_of_memory() {
     let graph = fuse(&trace.finish(&[&late]).unwrap()).unwrap();
     assert!(graph.nodes().iter().all(|n| n.op.variant() != "Fused"), "{graph}");
 }
+
+#[test]
+fn a_gradient_in_sixteen_bits_is_cast_where_it_is_used() {
+    let trace = Trace::new();
+    let wide = |name: &str| trace.input(name, Type::new(DType::F32, [4, 8]));
+    let (p, m, v) = (wide("p"), wide("m"), wide("v"));
+    let rate = trace.input("rate", Type::new(DType::F32, []));
+    let x = trace.input("x", Type::new(DType::BF16, [3, 4]));
+    let loss = x.matmul(&p.cast(DType::BF16).unwrap()).unwrap().tanh().unwrap().sum(&[], false).unwrap();
+    let grad = crate::gradient(&loss, None, &[&p]).unwrap().remove(0).unwrap();
+    let [p, m, v] = adam(&p, &grad, &m, &v, &rate).unwrap();
+    let graph = optimize(&trace.finish(&[&loss, &p, &m, &v]).unwrap()).unwrap();
+    let casts = graph.nodes().iter().filter(|node| matches!(node.op, Op::Cast(_))).count();
+    assert_eq!(casts, 1, "only the parameter's own is left:\n{graph}");
+}
