@@ -24,7 +24,18 @@ pub(super) struct Computation<M> {
 impl<M: Model + 'static> Computation<M> {
     /// The net for everything but training.
     fn net(&self, pass: &StepArgs<'_>) -> Net {
-        self.net_over(pass.state, false)
+        self.net_over(pass.state, false).first(pass.first)
+    }
+
+    /// The state after a pass that trains nothing: most models leave it as it is.
+    fn carried(&self, net: Net, state: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut new = state.to_vec();
+        for (i, value) in net.carried().into_iter().enumerate() {
+            if let Some(value) = value {
+                new[i] = self.recipe.held(&self.params[i], value)?;
+            }
+        }
+        Ok(new)
     }
 
     fn net_over(&self, state: &[Tensor], training: bool) -> Net {
@@ -35,18 +46,20 @@ impl<M: Model + 'static> Computation<M> {
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         let (inputs, labels) = pass.inputs.split_at(self.recipe.inputs.len());
-        let outputs = self.model.forward(&mut self.net(pass), inputs)?;
+        let mut net = self.net(pass);
+        let outputs = self.model.forward(&mut net, inputs)?;
         let (loss, parts) = self.recipe.loss.parts(&outputs, labels)?;
         let totals = self.sums(&outputs, labels, &parts)?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
+        Ok(StepResult { state: self.carried(net, pass.state)?, outputs: vec![loss], totals })
     }
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
-        let outputs = self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?;
+        let mut net = self.net(pass).predicting();
+        let outputs = self.model.forward(&mut net, pass.inputs)?;
         // Numbers are given as f32, but for those that were asked for in f64.
         let wide = |y: &Tensor| if y.dtype() == DType::F64 { Ok(y.clone()) } else { y.cast(DType::F32) };
         let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
+        Ok(StepResult { state: self.carried(net, pass.state)?, outputs, totals: Vec::new() })
     }
 
     fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
