@@ -1,6 +1,7 @@
 """Writes the coverage table: every public class of Keras, tried in one or several configurations, as Markdown.
 
-``python python/coverage [--applications] [--only TEXT] [--kept FILE] [--write FILE]`` with Plimsoll and Keras importable. Each case runs in a
+``python python/coverage [--applications] [--only TEXT] [--kept FILE] [--write FILE]`` with Plimsoll and Keras importable. Without ``--applications``, a table
+that is written over keeps its rows of them, and says so. Each case runs in a
 worker of its own kind: where one crashes or hangs, that is its result, and another worker goes on. ``--kept`` names a file where each result goes as
 it is found; what is in it is not tried again, so that a run that was interrupted goes on.
 """
@@ -130,7 +131,20 @@ def summed(results: list[tuple[str, str, str]]) -> str:
     return "partly" if "equal" in kinds else next(iter(kinds))
 
 
-def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: str) -> Iterator[str]:
+def kept_part(path: Path, group: str) -> tuple[str, list[str]] | None:
+    """What a table that was written before says of a group: its row, and its section."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    row = next((line for line in lines if line.startswith(f"| {group} |")), None)
+    if row is None or f"## {group}" not in lines:
+        return None
+    at = lines.index(f"## {group}")
+    end = next((i for i in range(at + 1, len(lines)) if lines[i].startswith("## ")), len(lines))
+    return row, lines[at:end]
+
+
+def table(
+    by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: str, kept: tuple[str, list[str]] | None = None
+) -> Iterator[str]:
     yield "# Keras, class by class"
     yield ""
     yield "Made by `python python/coverage --write docs/keras-coverage.md`; do not edit. Each case is a small model, through"
@@ -153,6 +167,9 @@ def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: 
             f"{count['not tried']} | "
             f"{count['not applicable']} | {share} | {cases.count('equal')} of {len(cases)} |"
         )
+    if kept:
+        yield kept[0]
+        yield from ("", "Applications take hours and were not tried again: their rows are those of the table before, which this script made with `--applications`.")
     for group in groups:
         yield from ("", f"## {group}", "", "| Name | Result | Cases |", "|---|---|---|")
         for (g, name), results in by_class.items():
@@ -163,6 +180,8 @@ def table(by_class: dict[tuple[str, str], list[tuple[str, str, str]]], version: 
             parts += sorted({f"{why}" for _, result, why in results if result == "equal" and why})
             parts += [f"{label}: {result}, {why}".strip(": ") for label, result, why in results if result != "equal"]
             yield f"| {name} | {summed(results)} | {'<br>'.join(cell(part) for part in parts)} |"
+    if kept:
+        yield from ("", *(line for line in kept[1] if line or line is not kept[1][-1]))
 
 
 def main() -> None:
@@ -226,7 +245,8 @@ def main() -> None:
     counted = Counter(result for results in by_class.values() for _, result, _ in results)
     print(dict(counted), Counter(summed(results) for results in by_class.values()), file=sys.stderr)
     if words.write:
-        words.write.write_text("\n".join(table(by_class, keras.__version__)) + "\n", encoding="utf-8")
+        before = None if words.applications else kept_part(words.write, "applications")
+        words.write.write_text("\n".join(table(by_class, keras.__version__, before)) + "\n", encoding="utf-8")
     if counted["WRONG"] or counted["ERROR"]:
         raise SystemExit(1)
 

@@ -50,3 +50,5 @@ for label, f in {
     "zeros_like": lambda x: x + ops.zeros_like(x), "ones_like": lambda x: x + ops.ones_like(x), "logical_and": lambda x: ops.where(ops.logical_and(x > 0, x < 1), x, -x), "logical_not": lambda x: ops.where(ops.logical_not(x > 0), x, -x), "isnan": lambda x: ops.where(ops.isnan(x), 0.0, x), "tril": lambda x: ops.tril(x), "triu": lambda x: ops.triu(x), "mod": lambda x: x % 2.0, "floor_divide": lambda x: x + ops.stop_gradient(x) // 2.0, "arange": lambda x: x + ops.arange(6, dtype="float32"), "relu6": lambda x: ops.relu6(x), "diff": lambda x: ops.diff(x, axis=1), "unstack": lambda x: ops.unstack(x, axis=1), "linspace": lambda x: x * ops.linspace(0.0, 1.0, 6), "average_pool": lambda x: ops.average_pool(x, 2), "max_pool": lambda x: ops.max_pool(x, 2), "conv": lambda x: ops.conv(x, np.ones((2, 6, 3), np.float32)),
 }.items():
     operation(label, f)
+for label, settings in {"extract_patches": {"size": 2}, "extract_patches strides": {"size": 3, "strides": 2, "padding": "same"}}.items():
+    operation(label, lambda x, settings=settings: ops.image.extract_patches(ops.reshape(x, (-1, 4, 6, 1)), **settings))

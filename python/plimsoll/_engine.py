@@ -11,7 +11,8 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from plimsoll import _native
-from plimsoll._data import Dataset, Turns, as_array, check_flag, is_batches, limit, passes_of, texts, whole
+from plimsoll._data import Dataset, as_array, check_flag, limit, texts, whole
+from plimsoll._turns import Turns, is_batches, passes_of
 from plimsoll._native import Net, Tensor
 from plimsoll._plan import Plan
 from plimsoll._progress import Progress, notice_words

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from plimsoll import _callbacks, _data, _native, _store, _traced
+from plimsoll import _callbacks, _data, _native, _own_losses, _store, _traced
 from plimsoll._plan import Plan, Report
-from plimsoll.errors import PlimsollError
+from plimsoll.errors import MemoryLimitError, PlimsollError
 
 __all__ = ["plan", "fit", "evaluate", "predict", "report"]
 
@@ -22,10 +22,8 @@ def _build(model: Any, x: Any) -> None:
 
     if not isinstance(model, keras.Sequential) or model.built or not model.layers or x is None:
         return
-    if _data.is_batches(x) or isinstance(x, _data.Dataset):
-        raise PlimsollError(
-            f"the model {model.name} has no weights yet, and what comes in batches or files does not say their shape; give it an Input, or call build()"
-        )
+    if isinstance(x, _data.Dataset):
+        raise PlimsollError(f"the model {model.name} has no weights yet, and files do not say their shape; give it an Input, or call build()")
     model.build((None, *_data.as_array(_data._parts(x, ["x"], "x")[0], "x")[0].shape[1:]))
 
 
@@ -37,12 +35,30 @@ def _shapes(model: Any) -> list[tuple[int | None, ...]]:
     return [tuple(tensor.shape[1:]) for tensor in inputs]
 
 
+def _begun(
+    x: Any, y: Any, weight: Any, batch_size: int | None, *, steps: int | None = None, passes: int | None = None,
+    order: np.random.Generator | None = None,
+) -> Any:
+    """What gives batches with the first of them made; anything else as it is."""
+    if not _data.is_batches(x):
+        return x
+    for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
+        if value is not None:
+            raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
+    if steps is not None:
+        steps = _data.whole(steps, "steps", 1)
+    return x if isinstance(x, _data.Begun) else _data.Begun(x, steps=steps, passes=passes, order=order)
+
+
 class _Bound:
     """A Keras model as the engine reads it, for samples like these."""
 
     def __init__(self, model: Any, x: Any, y: Any = None, *, trained: bool, labels: bool, precision: str | None) -> None:
         if precision is not None:
             _data.texts(precision=precision)
+        if isinstance(x, _data.Begun):
+            # The first batch says what arrays would.
+            x, y, _ = x.first(len(getattr(model, "inputs", None) or [None]), labels)
         _build(model, x)
         _store.check(model)
         if labels and not getattr(model, "compiled", False):
@@ -50,25 +66,15 @@ class _Bound:
         with _traced.following(model, x) as read:
             shapes = _shapes(read)
             lengths = self._lengths(read, shapes, x) if any(None in shape for shape in shapes) else None
-            self.native = _store.live(model, read, y=self._labels(x, y), trained=trained, inputs=lengths, precision=precision)
+            self.native = _store.live(model, read, y=y, trained=trained, inputs=lengths, precision=precision)
         labelled = self.native.labelled() if labels else []
         self.wanted = _data.Wanted(self.native.inputs(), shapes, self.native.outputs(), labelled)
 
     @staticmethod
-    def _labels(x: Any, y: Any) -> Any:
-        """Labels, or what says their shape: a loss of the user's own asks for it."""
-        import keras
-
-        if isinstance(x, keras.utils.PyDataset) and len(x) > 0:
-            first = x[0]
-            return first[1] if isinstance(first, (tuple, list)) and len(first) > 1 else None
-        return x if hasattr(x, "element_spec") else y
-
-    @staticmethod
     def _lengths(model: Any, shapes: list[tuple[int | None, ...]], x: Any) -> list[tuple[int, ...]] | None:
         """The shapes of samples where the model leaves axes open: the data says them."""
-        if x is None or _data.is_batches(x) or isinstance(x, _data.Dataset):
-            raise PlimsollError(f"an input of {model.name} has an axis of unknown length; give arrays, whose shape says it")
+        if x is None or isinstance(x, _data.Dataset):
+            raise PlimsollError(f"an input of {model.name} has an axis of unknown length; give arrays or batches, whose shape says it")
         parts = _data._parts(x, [tensor.name for tensor in model.inputs], "x")
         arrays = [_data.fitted(_data.as_array(part, "x")[0], shape, "x") for part, shape in zip(parts, shapes)]
         return [array.shape[1:] for array in arrays]
@@ -84,12 +90,8 @@ class _Bound:
         if x is None:
             raise ValueError("there is no data; give x")
         if _data.is_batches(x):
-            for name, value in (("y", y), ("sample_weight", weight), ("batch_size", batch_size)):
-                if value is not None:
-                    raise ValueError(f"{name} is given beside data that comes in batches, which bring their own")
-            return _data.from_batches(
-                self.wanted, x, steps=steps, labels=labels, class_weight=class_weight, weights=weights, passes=passes, order=order
-            )
+            begun = _begun(x, y, weight, batch_size, steps=steps, passes=passes, order=order)
+            return _data.from_batches(self.wanted, begun, labels=labels, class_weight=class_weight, weights=weights)
         if isinstance(x, _data.Dataset):
             for name, value in (("y", y), ("sample_weight", weight), ("class_weight", class_weight), ("steps", steps)):
                 if value is not None:
@@ -156,6 +158,7 @@ def plan(
     Raises:
         MemoryLimitError: no plan keeps to the limit; ``least`` says what would do.
     """
+    x = _begun(x, y, sample_weight, batch_size)
     bound = _Bound(model, x, y, trained=True, labels=True, precision=precision)
     if x is None:
         for name, value in (("y", y), ("sample_weight", sample_weight), ("validation_data", validation_data)):
@@ -163,7 +166,14 @@ def plan(
                 raise ValueError(f"{name} is given without x")
         size = _data._batch_size(batch_size)
         asked = _asked(None, batch_size=size, memory=memory, device=device, weighted=False, exact=exact)
-        return Plan(_native.plan(bound.native, asked))
+        try:
+            return Plan(_native.plan(bound.native, asked))
+        except MemoryLimitError:
+            raise
+        except PlimsollError as error:
+            if not _own_losses.has_own(model):
+                raise
+            raise PlimsollError(f"{error}; {_own_losses.GUESSED}") from error
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=None, labels=True)
     validation = _validation(bound, validation_data, source.batch_size if _data.is_batches(x) else batch_size, weighted, None)
     asked = _asked(
@@ -273,15 +283,16 @@ def fit(
         if _data.is_batches(x) or isinstance(x, _data.Dataset):
             raise ValueError("validation_split is for arrays; give validation_data")
         (x, y, sample_weight), validation_data = _data.split((x, y, sample_weight), validation_split)
-    bound = _Bound(model, x, y, trained=True, labels=True, precision=precision)
     seed = int(np.random.randint(2**31)) if seed is None else _data.whole(seed, "seed", 0)
+    passes, order = max(epochs - initial_epoch, 1), np.random.default_rng(seed) if shuffle else None
+    x = _begun(x, y, sample_weight, batch_size, steps=steps_per_epoch, passes=passes, order=order)
+    bound = _Bound(model, x, y, trained=True, labels=True, precision=precision)
     parts = _parts_of(validation_data)
     # Where samples for validation bring weights, those of the training count once each.
     is_weighed = parts is not None and parts[2] is not None
     source, weighted = bound.source(
         x, y, sample_weight, batch_size=batch_size, steps=steps_per_epoch, labels=True, class_weight=class_weight,
-        weights=True if is_weighed and not _data.is_batches(x) else None, passes=max(epochs - initial_epoch, 1),
-        order=np.random.default_rng(seed) if shuffle else None,
+        weights=True if is_weighed and not _data.is_batches(x) else None, passes=passes, order=order,
     )
     _warn(bound, weighted, trained=True)
     if is_weighed and not weighted:
@@ -358,6 +369,7 @@ def evaluate(
     Returns:
         The loss, or a list of it and the metrics; with ``return_dict`` all of them by name.
     """
+    x = _begun(x, y, sample_weight, batch_size, steps=steps)
     bound = _Bound(model, x, y, trained=False, labels=True, precision=precision)
     source, weighted = bound.source(x, y, sample_weight, batch_size=batch_size, steps=steps, labels=True)
     _warn(bound, weighted, trained=False)
@@ -432,6 +444,7 @@ def predict(
     """
     import keras
 
+    x = _begun(x, None, None, batch_size, steps=steps)
     bound = _Bound(model, x, trained=False, labels=False, precision=precision)
     source, _ = bound.source(x, None, None, batch_size=batch_size, steps=steps, labels=False, weights=False)
     told_to = _callbacks.listeners(model, callbacks, verbose, source.steps)

@@ -11,6 +11,10 @@ from plimsoll._traced import FOLLOWING as _FOLLOWING
 from plimsoll.errors import PlimsollError
 
 
+#: What a refusal says where nobody has said what labels are like.
+GUESSED = "without x and y labels were taken to be like the output; give both to plan where they are not"
+
+
 def _own(loss: Any) -> Any:
     """What computes a loss of the user's own, as a function of labels and outputs; nothing where the loss is Keras's."""
     import keras
@@ -33,15 +37,12 @@ def _is_kerass(function: Any) -> bool:
 
 def _labels(y: Any, names: list[str]) -> list[tuple[int, ...] | None]:
     """The shape of each output's labels, where the data says it."""
-    spec = getattr(y, "element_spec", None)
-    if spec is not None:
-        y = spec[1] if isinstance(spec, tuple) and len(spec) > 1 else None
-    if y is None or hasattr(y, "__next__"):
+    if y is None:
         return [None] * len(names)
     parts = [y.get(name) for name in names] if isinstance(y, dict) else list(y) if isinstance(y, (list, tuple)) and len(names) > 1 else [y]
     if len(parts) != len(names):
         return [None] * len(names)
-    return [None if part is None else tuple(np.shape(part) if spec is None else part.shape)[1:] for part in parts]
+    return [None if part is None else tuple(int(n) for n in np.shape(part)[1:]) for part in parts]
 
 
 @contextlib.contextmanager
@@ -74,6 +75,7 @@ def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None,
 
     name = getattr(loss, "name", None) or getattr(loss, "__name__", None) or type(loss).__name__
     width = tuple(output.shape[1:])
+    is_guessed = labels is None
     if labels is None:
         labels = width
     # Labels have what an output has, or the number of a class in the place of the last axis.
@@ -89,11 +91,13 @@ def _followed(loss: Any, call: Any, output: Any, labels: tuple[int, ...] | None,
         whole = keras.saving.serialize_keras_object(graph)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        guessed = f"; {GUESSED}" if is_guessed else ""
         raise PlimsollError(
             f"the loss {name} is not followed here: {lines[0].strip()} (it is called on symbolic tensors, and may use keras.ops and Keras's own losses, and no values)"
+            f"{guessed}"
         ) from error
     if any(size is None for size in labels):
-        raise PlimsollError(f"the loss {name} is of labels with an axis of unknown length; give arrays, whose shape says it")
+        raise PlimsollError(f"the loss {name} is of labels with an axis of unknown length; give x and y, whose shapes say it")
     config = {"name": name, "graph": whole, "labels": list(labels), "classes": is_class, "reduction": getattr(loss, "reduction", None) or "sum_over_batch_size"}
     return {"module": "plimsoll", "class_name": "PlimsollLoss", "config": config, "registered_name": "PlimsollLoss"}
 
@@ -104,15 +108,21 @@ def _given(model: Any) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def has_own(model: Any) -> bool:
+    """Whether a loss of a model is of the user's own."""
+    loss = _given(model).get("loss")
+    every = list(loss.values()) if isinstance(loss, dict) else list(loss) if isinstance(loss, (list, tuple)) else [loss]
+    return any(_own(one) for one in every)
+
+
 @contextlib.contextmanager
 def aside(model: Any) -> Iterator[bool]:
     """Takes losses of the user's own out of a model while its configuration is read: not every one can be stored. Gives whether there are such."""
-    given = _given(model)
-    loss = given.get("loss")
-    every = list(loss.values()) if isinstance(loss, dict) else list(loss) if isinstance(loss, (list, tuple)) else [loss]
-    if not any(_own(one) for one in every):
+    if not has_own(model):
         yield False
         return
+    given = _given(model)
+    loss = given.get("loss")
     given["loss"] = None
     try:
         yield True

@@ -79,7 +79,34 @@ def _found(model: Any) -> dict[str, Any]:
         own = sum(path.rpartition("/")[0] == folder for path in store.found)
         for i, matrix in enumerate(("a", "b")):
             store.found[f"{folder}/{own + i}"] = getattr(layer, f"lora_{name}_{matrix}")
+    for layer in _stateful(model):
+        folder = paths[id(layer.cell.kernel)].rpartition("/cell/")[0]
+        store.found.update({f"{folder}/states/vars/{i}": state for i, state in enumerate(layer.states)})
     return store.found
+
+
+def _stateful(model: Any) -> list[Any]:
+    """Recurrent layers that keep their state from batch to batch, in variables that are in no file."""
+    import keras
+
+    def is_one(layer: Any) -> bool:
+        is_plain = isinstance(layer, keras.layers.RNN) and isinstance(getattr(layer, "states", None), list) and hasattr(layer.cell, "kernel")
+        return is_plain and layer.stateful and all(isinstance(state, keras.Variable) and len(state.shape) == 2 for state in layer.states)
+
+    return [layer for layer in model._flatten_layers() if is_one(layer)]
+
+
+def _say_kept(config: Any, kept: dict[str, int]) -> None:
+    """Has the configuration of stateful layers say of how many samples they keep the state."""
+    if isinstance(config, dict):
+        own = config.get("config")
+        if isinstance(own, dict) and own.get("stateful") and own.get("name") in kept:
+            own["plimsoll_kept"] = kept[own["name"]]
+        for value in config.values():
+            _say_kept(value, kept)
+    elif isinstance(config, list):
+        for value in config:
+            _say_kept(value, kept)
 
 
 @contextlib.contextmanager
@@ -254,6 +281,9 @@ def live(
         # That a function could not be read from a file again: no file is written.
         warnings.simplefilter("ignore", UserWarning)
         whole = keras.saving.serialize_keras_object(read)
+        if read is not model:
+            _traced.say_training(whole, read)
+        _say_kept(whole.get("config"), {layer.name: int(layer.states[0].shape[0]) for layer in _stateful(read)})
         if getattr(model, "compiled", False):
             whole["compile_config"] = model.get_compile_config()
     if isinstance(whole.get("compile_config"), dict):

@@ -216,15 +216,14 @@ def test_what_cannot_be_followed_is_refused_by_name():
 
     x, y = data()
 
-    def draws(self, x):
+    def shares(self, x):
         return x @ self.w + keras.random.normal((3,), seed=self.seeds)
 
-    def adds(self, x):
-        self.add_loss(ops.sum(self.w))
-        return x @ self.w
+    def draws(self, x):
+        return x @ self.w + keras.random.gamma((ops.shape(x)[0], 3), 1.0, seed=self.seeds)
 
-    def trains(self, x, training=False):
-        return x @ self.w * (0.5 if training else 1.0)
+    def changes(self, x):
+        return x @ self.w + ops.convert_to_tensor(np.random.normal(size=(3,)).astype("float32"))
 
     def idles(self, x):
         return x[:, :3]
@@ -232,10 +231,11 @@ def test_what_cannot_be_followed_is_refused_by_name():
     def looks(self, x):
         return x @ self.w if float(ops.sum(x)) > 0 else x[:, :3]
 
+    seeds = {"seeds": lambda: keras.random.SeedGenerator(1)}
     cases = [
-        (own(draws, seeds=lambda: keras.random.SeedGenerator(1)), "mine, a Own, .*random"),
-        (own(adds), "mine, a Own, .*add_loss"),
-        (own(trains), "something else while it trains"),
+        (own(shares, **seeds), "mine, a Own, .*for all samples at once"),
+        (own(draws, **seeds), "mine, a Own, .*keras.random.gamma"),
+        (own(changes), "values that are others at every call"),
         (own(idles), "weight mine/w .*not used"),
     ]
     for model, why in cases:
@@ -246,6 +246,209 @@ def test_what_cannot_be_followed_is_refused_by_name():
     type(model.layers[1]).call = looks
     with pytest.raises(plimsoll.PlimsollError, match="mine, a Own, is not followed here"):
         plimsoll.fit(model, x, y, verbose=0)
+
+
+def test_what_a_call_computes_only_while_it_trains_is_computed_then():
+    import keras
+    from keras import layers
+
+    class Damped(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.norm = layers.Dense(WIDTH), layers.BatchNormalization()
+            # Used in training alone, and otherwise alone.
+            self.first = self.add_weight(shape=(WIDTH,), initializer="ones", name="first")
+            self.second = self.add_weight(shape=(WIDTH,), initializer="ones", trainable=False, name="second")
+
+        def call(self, x, training=False):
+            y = self.norm(self.inner(x), training=training)
+            return y * self.first * 0.5 if training else y + self.second
+
+    def make(n):
+        inputs = keras.Input((WIDTH,))
+        return compiled(keras.Model(inputs, layers.Dense(3, activation="softmax")(Damped()(Damped()(inputs))))), *data()
+
+    trains_as_in_keras(make)
+
+
+def test_layers_that_a_call_tells_not_to_train_do_not():
+    import keras
+    from keras import layers
+
+    class Tuned(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.base = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(WIDTH), layers.BatchNormalization(), layers.Dropout(0.5)])
+            self.own, self.head = classes()[1](WIDTH), layers.Dense(3, activation="softmax")
+            self.norm = layers.BatchNormalization()
+
+        def call(self, x, training=None):
+            # As people do who tune what was trained elsewhere.
+            return self.head(self.norm(self.own(self.base(x, training=False), training=False)))
+
+    def make(n):
+        model = Tuned()
+        model(np.zeros((1, WIDTH), "float32"))
+        model.base.layers[1].moving_mean.assign(np.linspace(-1, 1, WIDTH))
+        return compiled(model), *data()
+
+    trains_as_in_keras(make)
+
+
+def test_what_calls_add_to_the_loss_is_added():
+    import keras
+    from keras import layers, ops
+
+    class Adds(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = layers.Dense(WIDTH)
+
+        def call(self, x, training=None):
+            y = self.inner(x)
+            self.add_loss(0.01 * ops.mean(ops.square(y)))
+            if training:
+                self.add_loss([0.02 * ops.sum(ops.abs(self.inner.kernel)) * 1.0, ops.mean(y, axis=0) * 0.01])
+            return y
+
+    def make(n):
+        inputs = keras.Input((WIDTH,))
+        return compiled(keras.Model(inputs, layers.Dense(3, activation="softmax")(Adds()(Adds()(inputs))))), *data()
+
+    trains_as_in_keras(make)
+
+
+def test_a_weight_of_another_layer_that_a_call_reads_is_trained_there_too():
+    import keras
+    from keras import layers, ops
+
+    class Tied(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.words, self.mix = layers.Embedding(9, 4), layers.Dense(4, activation="tanh")
+
+        def call(self, x):
+            y = self.mix(ops.mean(self.words(x), axis=1))
+            # The embedding is the last kernel, transposed, and adds to the loss.
+            self.add_loss(0.1 * ops.sum(ops.square(self.mix.kernel)))
+            return ops.softmax(ops.matmul(y, ops.transpose(self.words.embeddings)))
+
+    def make(n):
+        rng = np.random.default_rng(7)
+        model = Tied()
+        x = rng.integers(0, 9, (N, WIDTH))
+        model(x[:1])
+        return compiled(model), x, rng.integers(0, 9, N)
+
+    trains_as_in_keras(make)
+
+
+def test_random_numbers_in_a_call_are_drawn_anew_for_every_sample_and_batch():
+    import keras
+    from keras import layers, ops
+
+    class Sampling(layers.Layer):
+        """As in an autoencoder that samples."""
+
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self.seeds = keras.random.SeedGenerator(3)
+
+        def call(self, x):
+            return x + keras.random.normal((ops.shape(x)[0], 500), mean=0.5, stddev=2.0, seed=self.seeds)
+
+    class Kept(layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                return keras.random.dropout(x, 0.25, seed=7)
+            return x * ops.cast(keras.random.randint(ops.shape(x), 0, 4, seed=7), x.dtype) + keras.random.uniform(ops.shape(x), -1.0, 0.0)
+
+    x = np.zeros((8, 500), "float32")
+    inputs = keras.Input((500,))
+    model = keras.Model(inputs, Sampling()(inputs))
+    model.compile("sgd", "mse")
+    drawn = plimsoll.predict(model, x, batch_size=4, verbose=0)
+    again = plimsoll.predict(model, x, batch_size=4, verbose=0)
+    rows = np.concatenate([drawn, again])
+    assert abs(rows.mean() - 0.5) < 0.15 and abs(rows.std() - 2.0) < 0.1
+    # No sample has the numbers of another, in whichever batch and call.
+    assert np.abs(np.corrcoef(rows) - np.eye(16)).max() < 0.25
+    assert 3.5 < plimsoll.evaluate(model, x, x, verbose=0) < 5.0
+    losses = plimsoll.fit(model, x, x, epochs=3, verbose=0).history["loss"]
+    assert len(set(losses)) == 3 and all(3.5 < loss < 5.0 for loss in losses)
+
+    model = keras.Model(inputs, Kept()(inputs))
+    model.compile("sgd", "mae")
+    ones = np.ones((8, 500), "float32")
+    found = plimsoll.predict(model, ones, verbose=0)
+    assert set(np.ceil(found).astype(int).ravel()) == {0, 1, 2, 3} and abs(found.mean() - 1.0) < 0.1
+    loss = plimsoll.fit(model, ones, np.zeros_like(ones), epochs=1, verbose=0).history["loss"][0]
+    assert abs(loss - 1.0) < 0.05
+
+
+def test_dropout_that_a_call_tells_to_train_always_drops_in_predictions():
+    import keras
+    from keras import layers
+
+    class Unsure(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.drop = layers.Dropout(0.5)
+
+        def call(self, x):
+            return self.drop(x, training=True)
+
+    inputs = keras.Input((200,))
+    model = keras.Model(inputs, Unsure()(inputs))
+    ones = np.ones((8, 200), "float32")
+    found = np.stack([plimsoll.predict(model, ones, batch_size=4, verbose=0) for _ in range(2)])
+    assert set(found.ravel()) == {0.0, 2.0}
+    masks = found.reshape(16, 200)
+    assert len({row.tobytes() for row in masks}) == 16 and 0.9 < found.mean() < 1.1
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_stateful_layers_go_on_from_batch_to_batch(kind):
+    import keras
+    from keras import layers
+
+    def make():
+        keras.utils.set_random_seed(3)
+        inputs = keras.Input(batch_shape=(BATCH, 5, 2))
+        rnn = getattr(layers, kind)(4, stateful=True, name="rnn")
+        model = keras.Model(inputs, layers.Dense(1)(rnn(inputs)))
+        model.compile("sgd", "mse")
+        return model, rnn
+
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(3 * BATCH, 5, 2)).astype("float32"), rng.normal(size=(3 * BATCH, 1)).astype("float32")
+    how = dict(batch_size=BATCH, verbose=0)
+    (theirs, their_rnn), (ours, our_rnn) = make(), make()
+    for _ in range(2):
+        np.testing.assert_allclose(plimsoll.predict(ours, x, **how), theirs.predict(x, **how), atol=1e-5)
+    np.testing.assert_allclose(plimsoll.evaluate(ours, x, y, **how), theirs.evaluate(x, y, **how), atol=1e-5)
+    found = plimsoll.fit(ours, x, y, shuffle=False, epochs=2, validation_data=(x, y), **how).history
+    expected = theirs.fit(x, y, shuffle=False, epochs=2, validation_data=(x, y), **how).history
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-4, err_msg=name)
+    for own, other in zip(our_rnn.states, their_rnn.states):
+        np.testing.assert_allclose(np.asarray(keras.ops.convert_to_numpy(own)), np.asarray(keras.ops.convert_to_numpy(other)), atol=1e-4)
+    our_rnn.reset_state()
+    their_rnn.reset_state()
+    np.testing.assert_allclose(plimsoll.predict(ours, x, **how), theirs.predict(x, **how), atol=1e-4)
+    with pytest.raises(plimsoll.PlimsollError, match=f"every batch must have {BATCH}"):
+        plimsoll.predict(ours, x[: BATCH - 1], verbose=0)
+
+
+def test_patches_of_pictures_are_as_in_keras():
+    import keras
+    from keras import layers, ops
+
+    x = np.random.default_rng(1).normal(size=(4, 9, 10, 3)).astype("float32")
+    for settings in ({"size": 3}, {"size": (2, 4), "padding": "same"}, {"size": 3, "strides": 2, "padding": "same"}, {"size": 2, "dilation_rate": 2, "strides": 1}):
+        inputs = keras.Input((9, 10, 3))
+        model = keras.Model(inputs, layers.Dense(2)(ops.image.extract_patches(inputs, **settings)))
+        np.testing.assert_allclose(plimsoll.predict(model, x, verbose=0), model.predict(x, verbose=0), atol=1e-5, err_msg=str(settings))
 
 
 def losses():
@@ -326,23 +529,49 @@ def test_own_losses_by_output_and_with_weights():
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_dataset_says_the_shape_of_labels_that_an_own_loss_takes():
+def test_the_first_batch_says_the_shape_of_labels_that_an_own_loss_takes():
     import keras
     from keras import ops
 
     x, y = data()
+    batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, N, BATCH)]
 
     class Batches(keras.utils.PyDataset):
         def __len__(self):
             return STEPS
 
         def __getitem__(self, i):
-            return x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH]
+            return batches[i]
 
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(3, activation="softmax")])
     model.compile("sgd", lambda t, p: ops.mean((ops.one_hot(ops.cast(t, "int32"), 3) - p) ** 2, axis=-1))
     expected = model.evaluate(x, y, batch_size=BATCH, verbose=0)
-    np.testing.assert_allclose(plimsoll.evaluate(model, Batches(), verbose=0), expected, rtol=1e-5)
+    # A generator gives every batch once, the first one too.
+    for given in (Batches(), iter(batches), (batch for batch in batches)):
+        np.testing.assert_allclose(plimsoll.evaluate(model, given, verbose=0), expected, rtol=1e-5)
+    with pytest.raises(plimsoll.PlimsollError, match="without x and y labels were taken to be like the output; give both"):
+        plimsoll.plan(model)
+    assert plimsoll.plan(model, x, y, batch_size=BATCH).planned > 0
+    assert plimsoll.plan(model, iter(batches)).planned > 0
+
+
+def test_the_first_batch_says_what_a_model_leaves_open():
+    import keras
+    from keras import layers
+
+    x, y = data()
+    batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, N, BATCH)]
+    # No weights yet; an axis of any length; a model of the user's own.
+    plain = keras.Sequential([layers.Dense(3, activation="softmax")])
+    inputs = keras.Input((None, 1))
+    long = keras.Model(inputs, layers.Dense(3, activation="softmax")(layers.GlobalAveragePooling1D()(layers.Conv1D(4, 3)(inputs))))
+    whole = classes()[2]()
+    for model, form in ((plain, lambda x: x), (long, lambda x: x[..., None]), (whole, lambda x: x)):
+        compiled(model)
+        plimsoll.fit(model, ((form(x), y) for x, y in batches), verbose=0)
+        assert int(np.asarray(model.optimizer.iterations)) == STEPS
+        expected = model.evaluate(form(x), y, batch_size=BATCH, verbose=0)
+        np.testing.assert_allclose(plimsoll.evaluate(model, ((form(x), y) for x, y in batches), verbose=0), expected, rtol=1e-4)
 
 
 def test_a_loss_that_looks_at_values_is_refused_by_name():

@@ -1,6 +1,6 @@
 //! Turns a tree of models and layers into calls that can be run, and runs them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Argument, Layer, Model, TensorRef};
@@ -18,10 +18,15 @@ const MOST_DEPTH: usize = 16;
 /// The largest tensor that a model may make: what is larger is a damaged file.
 const MOST_ELEMENTS: usize = 1 << 40;
 
+/// The argument by which a call is told whether it trains by the code that made it. What is stored as `training` itself counts for nothing.
+const TRAINING: &str = "plimsoll_training";
+
 /// A model whose layers are all understood.
 pub(crate) struct Block {
     pub nodes: Vec<Node>,
     calls: Vec<Step>,
+    /// Which calls are needed where nothing is trained and where something is; none where all are.
+    needed: Option<[Vec<bool>; 2]>,
     inputs: Vec<TensorRef>,
     outputs: Vec<TensorRef>,
     /// Names of the inputs and outputs, where the file gives them, and of the layers that make them.
@@ -56,6 +61,19 @@ struct Step {
     call: usize,
     args: Vec<Argument>,
     kwargs: Vec<(String, Argument)>,
+    /// Whether the layer is to train, where the code that called it says so against the run.
+    training: Option<bool>,
+}
+
+impl Step {
+    /// What is read of the arguments by place: of what is computed either while a model trains or otherwise, the one of the two.
+    fn read(&self, node: &Node, is_training: bool) -> &[Argument] {
+        match (&self.args[..], layers::is_either(&node.class)) {
+            ([trained, _], true) if is_training => std::slice::from_ref(trained),
+            ([_, used], true) => std::slice::from_ref(used),
+            (args, _) => args,
+        }
+    }
 }
 
 /// A tensor, and the mask that goes with it.
@@ -73,12 +91,13 @@ impl Block {
         for call in &model.calls {
             let node = &nodes[call.layer];
             node.check_kwargs(&call.kwargs)?;
-            calls.push(Step {
-                node: call.layer,
-                call: call.call,
-                args: call.args.clone(),
-                kwargs: call.kwargs.clone(),
+            let (said, kwargs): (Vec<_>, Vec<_>) =
+                call.kwargs.iter().cloned().partition(|(key, _)| key == TRAINING);
+            let training = said.iter().find_map(|(_, arg)| match arg {
+                Argument::Value(Value::Bool(flag)) => Some(*flag),
+                _ => None,
             });
+            calls.push(Step { node: call.layer, call: call.call, args: call.args.clone(), kwargs, training });
         }
         let name = |port: &plimsoll_formats::keras::Port| {
             port.name.clone().unwrap_or_else(|| model.layers[port.tensor.layer].name.clone())
@@ -86,11 +105,17 @@ impl Block {
         if model.outputs.is_empty() {
             return Err(Error::config(place, "the model has no outputs"));
         }
+        let outputs: Vec<TensorRef> = model.outputs.iter().map(|port| port.tensor).collect();
+        let needed = nodes
+            .iter()
+            .any(|node| layers::is_either(&node.class))
+            .then(|| [false, true].map(|is_training| needed(&nodes, &calls, &outputs, is_training)));
         Ok(Block {
             nodes,
             calls,
+            needed,
             inputs: model.inputs.iter().map(|port| port.tensor).collect(),
-            outputs: model.outputs.iter().map(|port| port.tensor).collect(),
+            outputs,
             input_names: model.inputs.iter().map(name).collect(),
             output_names: model.outputs.iter().map(name).collect(),
         })
@@ -144,7 +169,13 @@ impl Block {
         }
         let mut values: HashMap<(usize, usize), Vec<Masked>> = HashMap::new();
         let wants = std::mem::take(&mut cx.pass.wants_logits);
-        for step in &self.calls {
+        let is_training = cx.is_training();
+        // All parameters are to be found, whenever they are used.
+        let needed = self.needed.as_ref().filter(|_| !cx.net.is_discovering());
+        for (i, step) in self.calls.iter().enumerate() {
+            if needed.is_some_and(|both| !both[usize::from(is_training)][i]) {
+                continue;
+            }
             let node = &self.nodes[step.node];
             if let Body::Input = node.body {
                 let place = self.inputs.iter().position(|t| t.layer == step.node).unwrap_or(0);
@@ -152,7 +183,11 @@ impl Block {
                 continue;
             }
             let mut args = Args {
-                args: step.args.iter().map(|arg| resolve(arg, &values)).collect::<RunResult<_>>()?,
+                args: step
+                    .read(node, is_training)
+                    .iter()
+                    .map(|arg| resolve(arg, &values))
+                    .collect::<RunResult<_>>()?,
                 kwargs: step
                     .kwargs
                     .iter()
@@ -170,7 +205,15 @@ impl Block {
                     logits.get(i).copied().unwrap_or(false) && (t.layer, t.call) == (step.node, step.call)
                 })
                 .collect();
-            let result = node.run(cx, &args, &self.outputs, &wanted);
+            let result = match step.training {
+                None => node.run(cx, &args, &self.outputs, &wanted),
+                Some(training) => {
+                    let pass = &mut *cx.pass;
+                    cx.net.with_training(training, |net| {
+                        node.run(&mut Cx { net, pass }, &args, &self.outputs, &wanted)
+                    })
+                }
+            };
             cx.pass.wants_logits = false;
             let result = result.map_err(|error| node.at(error, cx.pass))?;
             if let Some(seen) = &mut cx.pass.seen {
@@ -185,15 +228,38 @@ impl Block {
 }
 
 fn uses(step: &Step, tensor: TensorRef) -> usize {
-    fn count(arg: &Argument, tensor: TensorRef) -> usize {
+    let all = step.args.iter().chain(step.kwargs.iter().map(|(_, arg)| arg));
+    tensors(all).into_iter().filter(|t| *t == tensor).count()
+}
+
+/// All tensors among arguments.
+fn tensors<'a>(args: impl Iterator<Item = &'a Argument>) -> Vec<TensorRef> {
+    fn collect(arg: &Argument, found: &mut Vec<TensorRef>) {
         match arg {
-            Argument::Tensor(t) => usize::from(*t == tensor),
-            Argument::List(list) => list.iter().map(|arg| count(arg, tensor)).sum(),
-            Argument::Map(map) => map.iter().map(|(_, arg)| count(arg, tensor)).sum(),
-            Argument::Value(_) => 0,
+            Argument::Tensor(t) => found.push(*t),
+            Argument::List(list) => list.iter().for_each(|arg| collect(arg, found)),
+            Argument::Map(map) => map.iter().for_each(|(_, arg)| collect(arg, found)),
+            Argument::Value(_) => {}
         }
     }
-    step.args.iter().chain(step.kwargs.iter().map(|(_, arg)| arg)).map(|arg| count(arg, tensor)).sum()
+    let mut found = Vec::new();
+    args.for_each(|arg| collect(arg, &mut found));
+    found
+}
+
+/// Which calls the outputs depend on while something is trained, or while nothing is. Calls stand behind those that they read.
+fn needed(nodes: &[Node], calls: &[Step], outputs: &[TensorRef], is_training: bool) -> Vec<bool> {
+    let mut read: HashSet<(usize, usize)> = outputs.iter().map(|t| (t.layer, t.call)).collect();
+    let mut needed = vec![false; calls.len()];
+    for (step, needed) in calls.iter().zip(&mut needed).rev() {
+        *needed = read.contains(&(step.node, step.call));
+        if *needed {
+            let all = step.read(&nodes[step.node], is_training).iter();
+            let all = all.chain(step.kwargs.iter().map(|(_, arg)| arg));
+            read.extend(tensors(all).into_iter().map(|t| (t.layer, t.call)));
+        }
+    }
+    needed
 }
 
 fn find(t: &TensorRef, values: &HashMap<(usize, usize), Vec<Masked>>) -> RunResult<Masked> {
@@ -295,6 +361,7 @@ impl Node {
             let known = match &self.body {
                 // Training is what the outermost call says, whatever is stored here: so Keras 3 runs it.
                 _ if key == "training" => true,
+                _ if key == TRAINING => matches!(arg, Argument::Value(Value::Bool(_))),
                 _ if matches!(arg, Argument::Value(Value::Null)) => true,
                 // Functional models name masks among the arguments.
                 Body::Layer(made) if key == "mask" && !made.kwargs.contains(&"mask") => {

@@ -457,19 +457,22 @@ impl Cx<'_> {
         })
     }
 
+    /// Adds a number to the loss.
+    pub(crate) fn add_loss(&mut self, part: Tensor) -> Result<()> {
+        self.pass.penalty = Some(match self.pass.penalty.take() {
+            Some(sum) => add_wide(&sum, &part)?,
+            None => part,
+        });
+        Ok(())
+    }
+
     fn penalize_by(
         &mut self,
         penalty: Penalty,
         x: &Tensor,
         sum: impl Fn(&Tensor) -> Result<Tensor>,
     ) -> Result<()> {
-        let mut add = |part: Tensor| -> Result<()> {
-            self.pass.penalty = Some(match self.pass.penalty.take() {
-                Some(sum) => add_wide(&sum, &part)?,
-                None => part,
-            });
-            Ok(())
-        };
+        let mut add = |part: Tensor| self.add_loss(part);
         if penalty.l1 != 0.0 {
             add(sum(&x.abs()?)?.mul_scalar(penalty.l1)?)?;
         }
@@ -512,6 +515,13 @@ impl Cx<'_> {
     pub(crate) fn update(&mut self, name: &str, value: Tensor) -> Result<()> {
         self.pass.states.insert(self.full(name), value.clone());
         self.net.update(name, value)
+    }
+
+    /// The same of what is kept from batch to batch, also where nothing is trained.
+    #[track_caller]
+    pub(crate) fn carry(&mut self, name: &str, value: Tensor) -> Result<()> {
+        self.pass.states.insert(self.full(name), value.clone());
+        self.net.carry(name, value)
     }
 
     /// An activation at the end of a layer; left out where the loss wants what goes into it.

@@ -389,7 +389,10 @@ impl KerasModel {
 
     /// Whether regularizers add to the loss.
     pub fn has_penalty(&self) -> bool {
-        let has_activity = |node: &&Node| matches!(&node.body, Body::Layer(made) if made.activity.is_some());
+        let has_activity = |node: &&Node| {
+            matches!(&node.body, Body::Layer(made) if made.activity.is_some())
+                || layers::adds_loss(&node.class)
+        };
         self.bindings.iter().any(|b| b.trained && b.weight.penalty.is_some())
             || self.block.all().iter().any(has_activity)
     }

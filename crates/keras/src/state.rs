@@ -11,9 +11,10 @@ use plimsoll_nn::{Param, Recipe, Training};
 use plimsoll_run::Tensor;
 
 use crate::KerasModel;
-use crate::bind;
+use crate::bind::{self, Binding};
 use crate::error::{Error, Result};
 use crate::layer::WeightKind;
+use crate::layers::KEPT_AT;
 use crate::optimizer::GROWTH;
 use crate::slots::{FINITE_STEPS, RATE, SCALE, Slot, UPDATES, fit};
 
@@ -265,6 +266,30 @@ impl KerasModel {
             take(variable, &bytes).map_err(failed)?;
         }
         Ok(!slots.is_empty())
+    }
+
+    /// As [`KerasModel::each_variable`], of what layers keep from batch to batch, also where nothing is trained.
+    ///
+    /// # Errors
+    /// `take` refused one.
+    pub fn each_kept(
+        &self,
+        training: &Training,
+        mut take: impl FnMut(&Variable, &[u8]) -> io::Result<()>,
+    ) -> Result<()> {
+        let kept: Vec<&Binding> =
+            self.bindings.iter().filter(|binding| binding.weight.holder == KEPT_AT).collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let state: HashMap<&str, &Tensor> = training.state().collect();
+        for binding in kept {
+            let (variable, mut bytes) = (self.file.variable(&binding.path)?, Vec::new());
+            let failed = |e: io::Error| Error::variables(&binding.path, e.to_string());
+            self.fill(variable, &state, &HashMap::new(), &mut bytes).map_err(failed)?;
+            take(variable, &bytes).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// Writes the bytes of a variable: from the state where it is there, else as the file has them.

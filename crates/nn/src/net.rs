@@ -68,6 +68,10 @@ pub struct Net {
     start: Start,
     /// Seed, step and first sample of random layers.
     key: Option<Tensor>,
+    /// The index of the first sample of the batch at hand, where nothing is trained: what is drawn all the same depends on it.
+    first: Option<Tensor>,
+    /// Whether what layers set is kept though nothing is trained.
+    carries: bool,
     /// How often each path has drawn random numbers.
     draws: FxHashMap<String, usize>,
     /// The layers that were called, where somebody asked.
@@ -174,6 +178,8 @@ impl Net {
             layers: Vec::new(),
             start: Start::default(),
             key: None,
+            first: None,
+            carries: false,
             draws: FxHashMap::default(),
             noted: None,
             filled: None,
@@ -205,6 +211,22 @@ impl Net {
         self
     }
 
+    /// The same net knowing the index of the first sample of the batch at hand: see [`Net::reseed`].
+    pub(crate) fn first(mut self, first: &Tensor) -> Net {
+        self.first = Some(first.clone());
+        self
+    }
+
+    /// Where nothing is trained, has layers that draw random numbers draw them from this seed, a single number, from here on. A training has
+    /// its own.
+    #[track_caller]
+    pub fn reseed(&mut self, seed: &Tensor) -> Result<()> {
+        let Some(first) = self.first.as_ref().filter(|_| !self.training) else { return Ok(()) };
+        let step = seed.full_like(Type::new(DType::I64, [1]), 0.0)?;
+        self.key = Some(Tensor::concat(&[&seed.cast(DType::I64)?.reshape([1])?, &step, first], 0)?);
+        Ok(())
+    }
+
     /// The same net over parameters some of which are a rank's shards: those are gathered wherever they are asked for.
     pub(crate) fn gathering(mut self, rank: Rank, which: &Arc<[bool]>) -> Net {
         self.gathered = which.contains(&true).then(|| (rank, which.clone()));
@@ -228,6 +250,23 @@ impl Net {
     /// Whether the model is being trained: batch norm uses the batch's statistics, dropout drops.
     pub fn is_training(&self) -> bool {
         self.training
+    }
+
+    /// Runs `body` as a part of the model that is trained, or that is not, whatever the others are.
+    pub fn with_training<T>(
+        &mut self,
+        training: bool,
+        body: impl FnOnce(&mut Net) -> Result<T>,
+    ) -> Result<T> {
+        let before = std::mem::replace(&mut self.training, training);
+        let result = body(self);
+        self.training = before;
+        result
+    }
+
+    /// Whether its parameters are being found, so that nothing is computed.
+    pub fn is_discovering(&self) -> bool {
+        self.sketch.is_some()
     }
 
     /// Whether outputs are for a user and no loss is taken of them.
@@ -325,6 +364,13 @@ impl Net {
         Ok(())
     }
 
+    /// As [`Net::update`], and also kept where nothing is trained: what one batch of an evaluation or a prediction leaves to the next.
+    #[track_caller]
+    pub fn carry(&mut self, name: &str, value: Tensor) -> Result<()> {
+        self.carries = true;
+        self.update(name, value)
+    }
+
     /// A key and a stream for a random op of the current layer. The stream depends on the layer's path alone (and on
     /// how often the path has drawn before, where a layer is used twice).
     #[track_caller]
@@ -409,6 +455,11 @@ impl Net {
     /// The values of the next step: updated ones where a layer set them.
     pub(crate) fn updates(self) -> Vec<Option<Tensor>> {
         self.updates
+    }
+
+    /// What layers have set for the next batch, though nothing is trained.
+    pub(crate) fn carried(self) -> Vec<Option<Tensor>> {
+        if self.carries { self.updates } else { Vec::new() }
     }
 
     /// How many channels the layer of this name has, where it is asked for with so many: a model may have been made narrower.

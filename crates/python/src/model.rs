@@ -135,8 +135,22 @@ impl LiveModel {
 
     /// Gives Keras what was trained.
     pub fn write_back(&self, training: &Training) -> Result<(), Failure> {
+        self.written(|take| self.model.each_variable(training, take).map(drop))
+    }
+
+    /// Gives Keras what its layers keep from batch to batch, also where nothing was trained.
+    pub fn write_kept(&self, training: Option<&Training>) -> Result<(), Failure> {
+        training.map_or(Ok(()), |training| self.written(|take| self.model.each_kept(training, take)))
+    }
+
+    fn written(
+        &self,
+        each: impl FnOnce(
+            &mut dyn FnMut(&Variable, &[u8]) -> io::Result<()>,
+        ) -> Result<(), plimsoll::keras::Error>,
+    ) -> Result<(), Failure> {
         let mut raised = None;
-        let written = self.model.each_variable(training, |variable, bytes| {
+        let written = each(&mut |variable, bytes| {
             Python::attach(|py| self.write(py, variable, bytes)).map_err(|error| {
                 let told = io::Error::other(error.to_string());
                 raised = Some(error);
@@ -144,7 +158,7 @@ impl LiveModel {
             })
         });
         match (written, raised) {
-            (Ok(_), _) => Ok(()),
+            (Ok(()), _) => Ok(()),
             (Err(_), Some(error)) => Err(Failure::Raised(error)),
             (Err(error), None) => Err(plain(error)),
         }

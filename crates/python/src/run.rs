@@ -250,6 +250,7 @@ pub fn evaluate(
             return Err(failure);
         }
         let found = found.map_err(|error| of_data(data, error))?;
+        live.write_kept(trainer.training())?;
         Ok([("loss".to_string(), found.loss)].into_iter().chain(found.metrics).collect())
     })
 }
@@ -267,7 +268,9 @@ pub fn predict(
         let compiled = Compiled::measuring(&live.model, KerasLoss::none(live.model.n_outputs()));
         let dataset = data.dataset.clone().batch(asked.batch_size);
         let mut trainer = ready(live, &compiled, &asked, &dataset)?;
-        taken(&mut trainer, data, &dataset, &take)
+        let seen = taken(&mut trainer, data, &dataset, &take)?;
+        live.write_kept(trainer.training())?;
+        Ok(seen)
     })
 }
 

@@ -6,8 +6,8 @@ use plimsoll_graph::{
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
-use super::function_elements::{choose, extreme, pad, split, take, tile, triangle};
-use super::function_windows::{conv, pool};
+use super::function_elements::{arctan, choose, extreme, pad, split, take, tile, triangle};
+use super::function_windows::{conv, patches, pool};
 use super::operation::{axes_of, first, of_one, place_of, promoted};
 use super::{Activation, merge};
 use crate::error::{Result, refuse};
@@ -18,7 +18,7 @@ use crate::settings::Settings;
 type Function = fn(&Settings<'_>) -> Result<Made>;
 
 /// The functions by the class that Keras stores.
-pub(crate) const TABLE: [(&str, Function); 73] = [
+pub(crate) const TABLE: &[(&str, Function)] = &[
     ("Where", |_| {
         Ok(Made::with(Vec::new(), |cx, args| Ok(vec![choose(cx, args)?])).kwargs(&["condition", "x1", "x2"]))
     }),
@@ -263,6 +263,8 @@ pub(crate) const TABLE: [(&str, Function); 73] = [
             x.narrow(place, 1.min(n), n)?.sub(&x.narrow(place, 0, n.saturating_sub(1))?)
         }))
     }),
+    ("Arctan", |_| Ok(of_one(arctan))),
+    ("ExtractPatches", patches),
     ("AveragePool", |s| pool(s, false)),
     ("MaxPool", |s| pool(s, true)),
     ("Conv", conv),

@@ -1,6 +1,6 @@
 //! Functions of `keras.ops` that choose, move, repeat and pad elements.
 
-use plimsoll_graph::{DType, GatherOps, ReorderOps, TensorOps, Type};
+use plimsoll_graph::{DType, GatherOps, GradientOps, ReorderOps, TensorOps, Type};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
@@ -174,4 +174,21 @@ pub(super) fn triangle(s: &Settings<'_>, is_lower: bool) -> Result<Made> {
         debug_assert!(rank >= 2);
         x.mul(&shown.cast(DType::F32)?.cast(x.dtype())?)
     }))
+}
+
+/// The angle of a slope. Its gradient is 1 / (1 + x²) itself, and not that of the series.
+pub(super) fn arctan(x: &Tensor) -> RunResult<Tensor> {
+    // Half of an angle has the slope x / (1 + √(1 + x²)): of a quarter, below √2 - 1, few terms are enough.
+    let half = |x: &Tensor| x.div(&x.square()?.add_scalar(1.0)?.sqrt()?.add_scalar(1.0)?);
+    let known = x.stop_gradient()?;
+    // The largest are a right angle to the last bit, and must not overflow.
+    let quarter = half(&half(&known.clamp(-1e9, 1e9)?)?)?;
+    let square = quarter.square()?;
+    let mut series = square.full_like(square.ty().clone(), 0.0)?;
+    for n in (0..18).rev() {
+        let sign = if n % 2 == 0 { 1.0 } else { -1.0 };
+        series = series.mul(&square)?.add_scalar(sign / f64::from(2 * n + 1))?;
+    }
+    let value = series.mul(&quarter)?.mul_scalar(4.0)?;
+    value.add(&x.sub(&known)?.div(&known.square()?.add_scalar(1.0)?)?)
 }

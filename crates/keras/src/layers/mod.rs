@@ -12,6 +12,7 @@ mod conv_lstm;
 mod dense;
 mod einsum;
 mod ending;
+mod followed;
 mod function;
 mod function_elements;
 mod function_windows;
@@ -29,10 +30,11 @@ mod reshape;
 mod resize;
 mod spectrogram;
 mod volume;
-mod weight;
 mod wrapper;
 
 pub(crate) use activation::Activation;
+pub(crate) use followed::{adds_loss, is_either};
+pub(crate) use recurrent::KEPT_AT;
 
 use plimsoll_formats::keras::Layer;
 
@@ -153,7 +155,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
     let maker = FAMILIES.iter().find_map(|table| table.iter().find(|(name, _)| *name == class));
     let mut made = match maker {
         _ if wrapper::CLASSES.contains(&class) => wrapper::make(&settings)?,
-        _ if weight::is_weight(layer) => weight::make(&settings)?,
+        _ if followed::is_one(layer) => followed::make(&settings)?,
         Some((_, make)) => make(&settings)?,
         None => return Err(settings.unsupported(
             "which is not known here; build the model in Keras from layers that are (known_classes lists them)",
@@ -171,7 +173,7 @@ pub(crate) fn make(layer: &Layer, place: &str) -> Result<Made> {
 pub(crate) fn check_own(layer: &Layer, place: &str) -> Result<()> {
     let class = layer.class_name.as_str();
     let (module, registered) = (layer.module.as_deref(), layer.registered_name.as_deref());
-    if weight::is_weight(layer) || is_kerass(class, module, registered) {
+    if followed::is_one(layer) || is_kerass(class, module, registered) {
         return Ok(());
     }
     Err(Error::unsupported(

@@ -3,13 +3,13 @@
 //! The usual settings run as one op; others, and masks, step by step.
 
 use plimsoll_formats::keras::Layer;
-use plimsoll_graph::{DType, GatherOps, RecurrentOps, Shape, TensorOps, Type};
+use plimsoll_graph::{DType, GatherOps, GradientOps, RecurrentOps, Shape, TensorOps, Type};
 use plimsoll_nn::{Activation as Nn, Init};
 use plimsoll_run::{Result as RunResult, Tensor};
 use serde_json::Value;
 
 use super::recurrent_cell::{Cell, Stepped};
-use super::{Activation, Table, merge, trained};
+use super::{Activation, Table, merge, statistic, trained};
 use crate::error::{Error, Result, refuse};
 use crate::layer::{Arg, Args, Cx, Made, Masks, Weight};
 use crate::layers::noise;
@@ -40,6 +40,16 @@ pub(crate) struct Rnn {
     recurrent_dropout: f64,
     init: [Init; 2],
     weights: Vec<Weight>,
+    /// Of how many samples a state is kept from batch to batch, where one is.
+    kept: Option<usize>,
+}
+
+/// The setting that says of how many samples a state is kept, and where it is among a layer's variables: `python/plimsoll/_store.py` has both.
+const KEPT: &str = "plimsoll_kept";
+pub(crate) const KEPT_AT: &str = "states";
+
+fn kept_name(i: usize) -> String {
+    format!("state_{i}")
 }
 
 /// What a recurrent layer makes of a sequence.
@@ -58,9 +68,14 @@ impl Rnn {
 
     /// A sequence of the settings `s` of a cell of the settings `c`, which is stored at `holder`.
     fn of(s: &Settings<'_>, c: &Settings<'_>, cell: Cell, name: &str, holder: &str) -> Result<Rnn> {
-        if s.flag("stateful", false)? {
-            return Err(s.wrong("stateful", "a state that outlives the batch is not supported"));
-        }
+        let kept = match (s.flag("stateful", false)?, s.get(KEPT)) {
+            (true, Value::Null) => {
+                let why = "a state that outlives the batch is in no file, and is kept of LSTM, GRU, SimpleRNN and RNN of one cell of live models alone";
+                return Err(s.wrong("stateful", why));
+            }
+            (true, _) => Some(s.units(KEPT)?),
+            (false, _) => None,
+        };
         let units = c.units("units")?;
         let bias = c.flag("use_bias", true)?;
         let gate = if c.is_null("recurrent_activation") {
@@ -79,7 +94,12 @@ impl Rnn {
             weight.holder = holder.into();
             weight.name = format!("{name}/{}", weight.name);
         }
+        if kept.is_some() {
+            let of_state = |i: usize| Weight { holder: KEPT_AT.into(), ..statistic(&kept_name(i)) };
+            weights.extend((0..cell.states()).map(of_state));
+        }
         Ok(Rnn {
+            kept,
             cell,
             name: name.into(),
             units,
@@ -164,10 +184,17 @@ impl Rnn {
             let Some(Arg::Tensor(x, mask)) = x else {
                 return Err(refuse("gives no sequence to a recurrent layer"));
             };
-            let start = initial(args)?;
+            let given = initial(args)?;
+            let start = if given.is_empty() { self.kept_start(cx, x)? } else { given.clone() };
             // Keras hands a mask only to layers that are called with one tensor: with a state given, all steps run, and the mask goes on to what
             // follows.
-            let ran = self.run(cx, x, mask.as_ref().filter(|_| start.is_empty()), &start)?;
+            let ran = self.run(cx, x, mask.as_ref().filter(|_| given.is_empty()), &start)?;
+            if self.kept.is_some() && !cx.net.is_discovering() {
+                let dtype = cx.master_dtype();
+                for (i, state) in ran.state.iter().enumerate() {
+                    cx.carry(&kept_name(i), state.stop_gradient()?.cast(dtype)?)?;
+                }
+            }
             cx.pass.mask = if self.gives_all { mask.clone() } else { None };
             let mut outputs = vec![ran.output];
             if self.gives_state {
@@ -177,6 +204,27 @@ impl Rnn {
         })
         .masks(Masks::Read)
         .kwargs(&["initial_state"])
+    }
+
+    /// The state that the last batch left; nothing where none is kept.
+    fn kept_start(&self, cx: &mut Cx<'_>, x: &Tensor) -> RunResult<Vec<Tensor>> {
+        let Some(kept) = self.kept else { return Ok(Vec::new()) };
+        let batch = x.shape().first().copied().unwrap_or(0);
+        let mut found = Vec::new();
+        for i in 0..self.cell.states() {
+            let state = cx.state(&kept_name(i), [kept, self.units], Init::Constant(0.0))?;
+            found.push(match cx.net.is_discovering() && batch < kept {
+                // Shapes are found with fewer samples than there are.
+                true => state.narrow(0, 0, batch)?,
+                false => state,
+            });
+        }
+        if batch != kept && !cx.net.is_discovering() {
+            return Err(refuse(format!(
+                "gives {batch} samples to a stateful layer that keeps the state of {kept}; every batch must have {kept}"
+            )));
+        }
+        Ok(found)
     }
 
     /// The layer over a sequence, from a state (none: zeros).
@@ -292,6 +340,9 @@ fn of_cells(s: &Settings<'_>) -> Result<Made> {
     let mut layers = Rnn::of_cells(s)?;
     if layers.len() == 1 {
         return Ok(layers.remove(0).made());
+    }
+    if s.flag("stateful", false)? {
+        return Err(s.wrong("stateful", "of stacked cells this is not supported"));
     }
     let weights = layers.iter().flat_map(|layer| layer.weights.iter().cloned()).collect();
     let gives_all = layers.last().is_some_and(|layer| layer.gives_all);

@@ -26,7 +26,18 @@ pub(super) struct Computation<M> {
 impl<M: Model + 'static> Computation<M> {
     /// The net for everything but training.
     fn net(&self, pass: &StepArgs<'_>) -> Net {
-        self.net_over(pass.state, false)
+        self.net_over(pass.state, false).first(pass.first)
+    }
+
+    /// The state after a pass that trains nothing: most models leave it as it is.
+    fn carried(&self, carried: Vec<Option<Tensor>>, state: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut new = state.to_vec();
+        for (i, value) in carried.into_iter().enumerate() {
+            if let Some(value) = value {
+                new[i] = self.recipe.held(&self.params[i], value)?;
+            }
+        }
+        Ok(new)
     }
 
     fn net_over(&self, state: &[Tensor], training: bool) -> Net {
@@ -39,27 +50,31 @@ impl<M: Model + 'static> Computation<M> {
         if let Some(stages) = &self.recipe.stages {
             return stages.evaluate(self, pass);
         }
-        let Computed { loss, totals, .. } = self.computed(pass.state, pass.inputs, None, |net| net)?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
+        let Computed { loss, totals, carried, .. } =
+            self.computed(pass.state, pass.inputs, None, |net| net.first(pass.first))?;
+        Ok(StepResult { state: self.carried(carried, pass.state)?, outputs: vec![loss], totals })
     }
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         if let Some(stages) = &self.recipe.stages {
             return stages.predict(self, pass);
         }
-        let outputs = match self.recipe.is_parted() {
-            false => self.model.forward(&mut self.net(pass).predicting(), pass.inputs)?.to_vec(),
+        let (outputs, carried) = match self.recipe.is_parted() {
+            false => {
+                let mut net = self.net(pass).predicting();
+                (self.model.forward(&mut net, pass.inputs)?.to_vec(), net.carried())
+            }
             true => {
-                self.over_parts(pass.state, pass.inputs, None, |whole| {
+                let computed = self.over_parts(pass.state, pass.inputs, None, |whole| {
                     let mut net = self.net_over(&whole.params, false).predicting();
                     let outputs = self.model.forward(&mut net, &whole.inputs)?;
                     Ok((outputs.iter().map(|y| (y.clone(), None)).collect(), ()))
-                })?
-                .0
+                });
+                (computed?.0, Vec::new())
             }
         };
         let outputs = outputs.iter().map(wide).collect::<Result<Vec<Tensor>>>()?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs, totals: Vec::new() })
+        Ok(StepResult { state: self.carried(carried, pass.state)?, outputs, totals: Vec::new() })
     }
 
     /// What the model, the loss and the metrics come to, in training where there is a key. Where ranks have parts of the weights, with this rank's.
@@ -85,7 +100,7 @@ impl<M: Model + 'static> Computation<M> {
                 None => loss.parts(&outputs, labels)?,
             };
             let totals = self.sums(&outputs, labels, &parts)?;
-            Ok(Computed { loss, totals, updates: net.updates() })
+            Ok(Computed { loss, totals, carried: net.carried(), updates: net.updates() })
         };
         if !self.recipe.is_parted() {
             return compute(state, batch, key);
@@ -103,7 +118,7 @@ impl<M: Model + 'static> Computation<M> {
         let Some(loss) = tensors.next() else { return Err(refuse("has no loss")) };
         let totals = tensors.by_ref().take(self.recipe.metrics.len()).collect();
         let updates = updated.into_iter().map(|is_new| if is_new { tensors.next() } else { None }).collect();
-        Ok(Computed { loss, totals, updates })
+        Ok(Computed { loss, totals, carried: Vec::new(), updates })
     }
 
     /// What is computed over whole values, by a rank that has parts of the weights.
@@ -135,7 +150,7 @@ impl<M: Model + 'static> Computation<M> {
         let key = Tensor::concat(&[&state[layout.key], first.as_ref().unwrap_or(pass.first)], 0)?;
         // Where all ranks have the same samples, statistics are of all of them anyway.
         let synced = shared.filter(|_| recipe.sync_batch_norm && !recipe.is_parted());
-        let Computed { loss, totals, updates } =
+        let Computed { loss, totals, updates, .. } =
             self.computed(state, pass.inputs, Some(&key), |net| match synced {
                 Some(shared) => net.synced(recipe.rank, shared.share()),
                 None => net,
@@ -326,6 +341,8 @@ impl<M: Model + 'static> Computation<M> {
 struct Computed {
     loss: Tensor,
     totals: Vec<Tensor>,
+    /// By parameter: what a pass that trains nothing leaves in it. Nothing where ranks have parts of weights: no such model is trained so.
+    carried: Vec<Option<Tensor>>,
     updates: Vec<Option<Tensor>>,
 }
 
