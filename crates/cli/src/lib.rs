@@ -67,6 +67,7 @@ mod source;
 mod strategies;
 mod task;
 mod tflite_file;
+mod time_log;
 mod torch_file;
 mod train;
 mod trained;

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use plimsoll_device::stopwatch::during;
 
 /// A process by its number, and its bytes of a card where NVML tells.
 pub(crate) type Holder = (u32, Option<u64>);
@@ -17,8 +18,11 @@ static LEARNED: OnceLock<u32> = OnceLock::new();
 
 /// Who holds memory of the card at a place of the PCI bus; none where NVML does not answer.
 pub(crate) fn of(bus: &str) -> Option<Vec<Holder>> {
-    let nvml = Nvml::init().ok()?;
-    let processes = nvml.device_by_pci_bus_id(bus).ok()?.running_compute_processes().ok()?;
+    let running = || {
+        let nvml = Nvml::init().ok()?;
+        nvml.device_by_pci_bus_id(bus).ok()?.running_compute_processes().ok()
+    };
+    let processes = during("NVML asked", running)?;
     let holder = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| {
         let bytes = match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),

@@ -51,6 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_device::backend::{
     self, Backend, Call, Fault, HostArena, HostBlock, Meeting, Operand, Recording, Speed, Unsupported,
 };
+use plimsoll_device::stopwatch::during;
 use plimsoll_device::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
 use plimsoll_graph::{Op, Type};
 
@@ -149,10 +150,13 @@ impl Cuda {
     /// # Errors
     /// As for [`Cuda::new`].
     pub fn with(ordinal: usize, options: Options) -> Result<Cuda, Error> {
-        let card = Card::new(ordinal)?;
+        let card = during("driver and context", || Card::new(ordinal))?;
         let flag = memory::device_bytes(&card, memory::FLAG_BYTES)?;
         let (before, _) = card.memory()?;
-        let blas = if options.cublaslt { blas::Blas::new(&card, options.tf32)? } else { None };
+        let blas = match options.cublaslt {
+            true => during("cuBLASLt started", || blas::Blas::new(&card, options.tf32))?,
+            false => None,
+        };
         let (after, _) = card.memory()?;
         let name = format!("cuda:{ordinal}");
         let library_bytes = before.saturating_sub(after);
@@ -244,7 +248,7 @@ impl Cuda {
         let mut dnn = self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner);
         if dnn.is_none() && cudnn {
             let (before, _) = card.memory()?;
-            *dnn = dnn::Dnn::new(card, tf32)?.map(Arc::new);
+            *dnn = during("cuDNN started", || dnn::Dnn::new(card, tf32))?.map(Arc::new);
             let (after, _) = card.memory()?;
             self.0.dnn_bytes.store(before.saturating_sub(after), Ordering::Relaxed);
         }

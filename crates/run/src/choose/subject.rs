@@ -4,6 +4,7 @@
 //! a refusal (`refuse`).
 
 use plimsoll_device::Bytes;
+use plimsoll_device::stopwatch::during;
 use plimsoll_graph::{DType, Graph, Site, Type, ValueId};
 
 use crate::device::{Device, blocks};
@@ -97,6 +98,10 @@ impl StepToPlan {
 
 /// Loads the code of a graph's kernels, so that what it takes is counted.
 pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
+    during("kernels prepared", || load_each(graph, device))
+}
+
+fn load_each(graph: &Graph, device: &Device) -> Result<()> {
     for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
         let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
