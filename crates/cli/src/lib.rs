@@ -35,6 +35,7 @@ mod lr;
 mod merge;
 mod model_setup;
 mod models;
+mod named_file;
 mod names;
 mod onnx_file;
 mod ops;

@@ -12,7 +12,6 @@ use plimsoll::prelude::*;
 use plimsoll::train::Evaluation;
 use serde::Serialize;
 
-use crate::Failure;
 use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::Purpose;
@@ -21,13 +20,14 @@ use crate::predictions::{Meaning, Writer};
 use crate::random;
 use crate::request::is_tflite;
 use crate::source::Source;
+use crate::{Failure, named_file};
 
 /// Probabilities below this count as this in a logarithm.
 const LEAST_PROBABILITY: f64 = 1e-7;
 
 /// The bytes of a file.
 fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure(format!("{}: {error}", path.display())))
+    named_file::bytes(path, "a .tflite or .plim file")
 }
 
 fn load<'a>(path: &str, file: &'a [u8]) -> Result<lite::Model<'a>, Failure> {
