@@ -160,7 +160,9 @@ impl Lowered {
         }
         lowered.updates_in_place(replaces, &order, guard);
         let mut commits = lowered.results(roles)?;
-        let costs = device.costs();
+        let mut costs = device.costs();
+        costs.look_up(&graph, device)?;
+        let costs = costs;
         for (v, a) in lowered.wanted_at_once(roles, &away) {
             lowered.fetch(v, a, Phase::Forward, device, &costs)?;
         }
