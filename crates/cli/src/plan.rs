@@ -343,6 +343,12 @@ fn model(
             );
         }
     }
+    if let Some((all, recorded)) = Device::current()?.kernels_by_record() {
+        (line["kernels"], line["recorded_kernels"]) = (all.into(), recorded.into());
+        text += &format!(
+            "{recorded} of {all} kernels have not been timed on this card: their times are from the record of such a card; plimsoll bench times them\n"
+        );
+    }
     if let Some(sizes) = sizes {
         line["batch_auto"] = batch_auto::json(sizes);
         text = batch_auto::text(sizes).join("\n") + "\n\nthe plan of the fastest:\n" + &text;

@@ -67,6 +67,9 @@ use marks::CardMarks;
 /// (resnet50 that compiles its kernels) beside their tensors.
 pub const HOST_PROGRAM: Bytes = Bytes::mib(768);
 
+/// Under what name the code that was compiled for a card stands among its libraries.
+pub const CODE: &str = "code by NVRTC";
+
 /// What a user may choose about a CUDA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -501,9 +504,7 @@ impl Backend for Cuda {
         if self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             rows.push(row("cuDNN", self.0.dnn_bytes.load(Ordering::Relaxed)));
         }
-        if card.compiled() > 0 {
-            rows.push(row("code by NVRTC", card.code_bytes()));
-        }
+        rows.push(row(CODE, card.code_bytes()));
         rows
     }
 

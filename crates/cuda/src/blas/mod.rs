@@ -122,9 +122,7 @@ impl Blas {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = match plans.entry(key) {
             Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(vacant) => {
-                vacant.insert(during("products chosen", || self.plan(p, workspace))?)
-            }
+            Entry::Vacant(vacant) => vacant.insert(during("products chosen", || self.plan(p, workspace))?),
         };
         f(plan.as_ref())
     }
