@@ -93,7 +93,8 @@ mod tests {
         });
         assert_eq!(of_another.join().unwrap(), 1);
         assert!(laps().is_empty());
-        let caught = std::panic::catch_unwind(|| during("broken", || during("inside", || panic!("as planned"))));
+        let caught =
+            std::panic::catch_unwind(|| during("broken", || during("inside", || panic!("as planned"))));
         assert!(caught.is_err());
         during("after", || sleep(SHORT));
         assert!(of("after").0 >= SHORT && of("broken").1 == 1);
