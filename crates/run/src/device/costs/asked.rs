@@ -140,7 +140,7 @@ impl Costs {
     }
 }
 
-/// What kind of device a signature is of: its make and its architecture, whatever is installed.
-fn kind(signature: &str) -> &str {
-    signature.split(" driver ").next().unwrap_or_default()
+/// What kind of device a signature is of: its make and its architecture, whatever is installed, and whether products are rounded.
+fn kind(signature: &str) -> (&str, bool) {
+    (signature.split(" driver ").next().unwrap_or_default(), signature.contains(" tf32 "))
 }

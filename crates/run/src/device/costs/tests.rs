@@ -223,7 +223,13 @@ signature\tcuda A Card sm_90 driver 12 kernels 77
     let hasty_now = hasty("cuda A Card sm_90").0;
     assert_eq!((sum(&hasty_now), hasty_now.recorded()), (sum(&patient), None));
     // Another card, or another architecture, is of another kind.
-    for other in ["cuda B Card sm_90 driver 12", "cuda A Card sm_80 driver 12", "cpu"] {
+    let others = [
+        "cuda B Card sm_90 driver 12",
+        "cuda A Card sm_80 driver 12",
+        "cuda A Card sm_90 driver 12 tf32 1",
+        "cpu",
+    ];
+    for other in others {
         let (costs, is_alike) = hasty(other);
         assert!(!is_alike && !costs.goes_by_record());
     }
