@@ -12,10 +12,10 @@ use plimsoll::prelude::*;
 use plimsoll::train::{Pruning, Sparsity};
 use serde::{Deserialize, Serialize};
 
-use crate::Failure;
 use crate::request::{is_keras, is_model_file};
 use crate::session::Session;
 use crate::source::is_path;
+use crate::{Failure, named_file};
 
 /// The settings of a run. Every one is a flag of `train`, `plan`, `bench` and `inspect` and a key of a TOML file; a run's folder
 /// keeps them.
@@ -315,7 +315,7 @@ impl Config {
     /// Reads a TOML file that somebody wrote: settings of a run, and what is asked of one call.
     pub fn read_request(path: &Path) -> Result<(Config, Session), Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|e| failed(&e))?;
+        let text = named_file::text(path, "a file of settings (the config.toml of a run is one)")?;
         let mut table: toml::Table = toml::from_str(&text).map_err(|e| failed(&e))?;
         let words: toml::Table = Session::KEYS.iter().filter_map(|key| table.remove_entry(*key)).collect();
         // Read from the text where it can be, so that an error has its line.

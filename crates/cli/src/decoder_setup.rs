@@ -59,12 +59,18 @@ pub fn is_folder(name: &str) -> bool {
     path.is_dir() && path.join("config.json").is_file() && !path.join("config.toml").is_file()
 }
 
+/// Refuses what is no folder with a model of Hugging Face's form.
+pub fn has_config(folder: &Path) -> Result<(), Failure> {
+    if folder.join("config.json").is_file() {
+        return Ok(());
+    }
+    let why = "is no folder of a language model: it has no config.json; name one with config.json, model.safetensors and tokenizer.json";
+    Err(Failure(format!("{} {why}", folder.display())))
+}
+
 /// Opens a folder with a model of Hugging Face's form.
 pub fn open(folder: &Path) -> Result<hub::Folder, Failure> {
-    if !folder.join("config.json").is_file() {
-        let why = "is no folder of a language model: it has no config.json; name one with config.json, model.safetensors and tokenizer.json";
-        return Err(Failure(format!("{} {why}", folder.display())));
-    }
+    has_config(folder)?;
     Ok(hub::Folder::open(folder)?)
 }
 

@@ -13,7 +13,7 @@ use plimsoll::prelude::*;
 use plimsoll::ranks::Machine;
 
 use crate::config::Config;
-use crate::{Failure, scaled_record};
+use crate::{Failure, named_file, scaled_record};
 
 /// Why there is no device of a name.
 enum NoDevice {
@@ -85,7 +85,12 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
     for note in device.notes() {
         eprintln!("{note}");
     }
-    Ok(calibrated(device, config))
+    let device = calibrated(device, config);
+    // Who only plans need not wait until kernels are compiled and timed that somebody has timed on such a card.
+    for (_, record) in PROFILES {
+        device.recorded_times(record);
+    }
+    Ok(device)
 }
 
 /// A device whose kernels are timed where they are not known yet, and says so while that takes long.
@@ -154,6 +159,10 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
         return recorded(Profile::parse(&machine.name, &scaled_record::scaled(measured, &machine)));
     }
     if name.ends_with(".times") {
+        named_file::check(
+            Path::new(name),
+            "the kernel times of a card, as runs there leave them in the cache",
+        )?;
         return recorded(Profile::read(Path::new(name)).map_err(|why| format!("{name}: {why}")));
     }
     match named(name, config) {

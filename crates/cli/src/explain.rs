@@ -1,9 +1,8 @@
 //! `plimsoll explain`: what another system's out-of-memory report says, in plain words.
 
-use std::fs::File;
 use std::path::PathBuf;
 
-use crate::Failure;
+use crate::{Failure, named_file};
 
 /// Arguments of `plimsoll explain`.
 #[derive(clap::Args)]
@@ -28,12 +27,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         plimsoll_explain::explain(std::io::stdin().lock(), "standard input")?
     } else {
         let wanted = "a log, a message or a memory snapshot, or - for standard input";
-        if args.file.is_dir() {
-            return Err(Failure(format!("{name} is a folder; name {wanted}")));
-        }
-        let cannot = |e| Failure(format!("{name} cannot be read: {e}; name {wanted}"));
-        let file = File::open(&args.file).map_err(cannot)?;
-        plimsoll_explain::explain(file, &name)?
+        plimsoll_explain::explain(named_file::open(&args.file, wanted)?, &name)?
     };
     if args.json {
         say!("{}", serde_json::to_string(&told)?);

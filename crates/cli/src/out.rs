@@ -27,14 +27,3 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     real(one).is_some_and(|path| real(other) == Some(path))
 }
-
-/// A file as text. What is wrong with it is said with what the command takes.
-pub fn text_of(path: &Path, wanted: &str) -> Result<String, Failure> {
-    let shown = path.display();
-    if path.is_dir() {
-        return Err(Failure(format!("{shown} is a folder; name {wanted}")));
-    }
-    let bytes =
-        std::fs::read(path).map_err(|e| Failure(format!("{shown} cannot be read: {e}; name {wanted}")))?;
-    String::from_utf8(bytes).map_err(|_| Failure(format!("{shown} is no text; name {wanted}")))
-}

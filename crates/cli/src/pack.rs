@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use plimsoll::internals::graph::counted;
 use plimsoll::internals::plan::{csv, pack};
 
-use crate::{Failure, out};
+use crate::{Failure, named_file, out};
 
 /// Arguments of `plimsoll pack`.
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure("--seconds is a number above zero: for how long to try".into()));
     }
     args.out.iter().try_for_each(|path| out::check(path, "--out", &args.file))?;
-    let text = out::text_of(&args.file, "a CSV table with the columns id, lower, upper, size")?;
+    let text = named_file::text(&args.file, "a CSV table with the columns id, lower, upper, size")?;
     let table = csv::read(&text).map_err(|e| Failure(format!("{file}: {e}")))?;
     let options = args.seconds.map_or_else(pack::Options::default, pack::Options::within);
     let options = pack::Options { capacity: args.capacity, ..options };

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll::hub::EncoderConfig;
+use plimsoll::internals::device::stopwatch::during;
 use plimsoll::internals::run::{Error, Profile, on_all_cores, only_plans};
 use plimsoll::prelude::*;
 use plimsoll::ranks::{Machine, Peers};
@@ -19,6 +20,7 @@ use crate::plan_text::About;
 use crate::plan_trace::{self, Asked};
 use crate::setup::Setup;
 use crate::strategies::Compared;
+use crate::time_log::TimeLog;
 use crate::{
     Failure, Stop, batch_auto, check, device_args, model_setup, placement_log, plan_text, ranks, records,
     request, strategies,
@@ -62,6 +64,10 @@ pub struct Args {
     /// Also say where every op runs, and why there.
     #[arg(long, conflicts_with_all = ["trace", "compare"], help_heading = "Plan")]
     log_placement: bool,
+    /// Also say what the time until the answer was spent on: opening the device, compiling and timing kernels, tracing, planning. With --json it is
+    /// always said (`spent_ms`).
+    #[arg(long, conflicts_with_all = ["trace", "compare"], help_heading = "Plan")]
+    log_time: bool,
     /// Plan the step of one of so many ranks, the first, which has as many samples as any, and put the ways to share a training side by side
     /// (`--parallel`). On this machine, exchanges go over a link as it is measured between two threads; with the record of a card (`--device h200`), over
     /// those of its record.
@@ -102,11 +108,12 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         return Err(Stop::Usage(format!("{flag} for a model of a Hugging Face folder; name one")));
     }
     only_plans();
+    let start = Instant::now();
     let config = request::without_training(args.model.as_deref(), &args.config)?;
-    let (device, profile) = device_args::plannable(&config)?;
+    let (device, profile) = during("device opened", || device_args::plannable(&config))?;
     device.time_for(TIMING_TIME);
     let (device, imagined) = ranks::imagined(device, &config, args.ranks, args.nodes)?;
-    let (config, sizes) = match batch_auto::look(&config, &device)? {
+    let (config, sizes) = match during("batches compared", || batch_auto::look(&config, &device))? {
         // Not even one sample fits: that is what there is to say, and it is said of one sample.
         Some(Err(plimsoll::train::Error::Run(Error::Infeasible { .. }))) => {
             (Config { batch: Some(BatchSize::Samples(1)), ..config }, None)
@@ -132,8 +139,8 @@ pub fn run(args: &Args) -> Result<(), Stop> {
                 say!("{}", compared.text());
             }
             let config = compared.as_ref().map_or(config.clone(), |compared| compared.chosen(&config));
-            let setup = Setup::new(&config, &device)?;
-            model(args, &config, setup, profile.as_deref(), sizes.as_ref(), compared.as_ref())
+            let setup = during("model and data opened", || Setup::new(&config, &device))?;
+            model(args, start, &config, setup, profile.as_deref(), sizes.as_ref(), compared.as_ref())
         })
     })?)
 }
@@ -147,13 +154,14 @@ enum FolderSetup {
 /// Plans a step of tuning a folder's model, from its config alone.
 fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
     only_plans();
+    let start = Instant::now();
     let mut config = args.config.clone();
     config.model = None;
     if args.out.is_some() || args.log_placement {
         return Err(Stop::Usage("--out and --log-placement are not for a folder; leave them out".into()));
     }
     check::check(&config).map_err(Stop::usage)?;
-    let (device, _) = device_args::plannable(&config)?;
+    let (device, _) = during("device opened", || device_args::plannable(&config))?;
     device.time_for(TIMING_TIME);
     let (device, imagined) = ranks::imagined(device, &config, args.ranks, args.nodes)?;
     if imagined.is_some() && !args.compare.is_empty() {
@@ -207,7 +215,7 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
             let limit = trainer.request().limit;
             // How much longer a step takes by what a plan computes again.
             let mut longer = None;
-            let (mut line, mut text) = match trainer.plan(&data) {
+            let (mut line, mut text) = match during("planned", || trainer.plan(&data)) {
                 Ok(plan) => {
                     let info = plan.figures.clone();
                     longer = Some(info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE));
@@ -246,6 +254,11 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
                 line["paper"] = paper.json(longer);
                 text += &format!("\n{}", paper.text(longer));
             }
+            let spent = TimeLog::since(start);
+            line["spent_ms"] = spent.json();
+            if args.log_time {
+                text = format!("{}\n{}", text.trim_end(), spent.text());
+            }
             match args.json {
                 true => say!("{line}"),
                 false => say!("{}", text.trim_end()),
@@ -258,6 +271,7 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
 /// Plans a model's training step and says what it would take; nothing is run, and no memory is taken for it.
 fn model(
     args: &Args,
+    begun: Instant,
     config: &Config,
     mut setup: Setup,
     profile: Option<&Profile>,
@@ -266,7 +280,7 @@ fn model(
 ) -> Result<(), Failure> {
     let start = Instant::now();
     let asked = match args.compare.is_empty() {
-        true => setup.trainer.plan_or_ways(&setup.train, setup.ways()),
+        true => during("planned", || setup.trainer.plan_or_ways(&setup.train, setup.ways())),
         false => {
             let about = About { model: &setup.model_setup.name, data: &setup.form.data, batch: setup.batch };
             return side_by_side(args, &about, &mut setup.trainer, &setup.train);
@@ -291,7 +305,9 @@ fn model(
             }
             let frontier = match args.no_frontier {
                 true => None,
-                false => Some(trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))?),
+                false => Some(during("plans at other limits", || {
+                    trainer.frontier(&train, FRONTIER_LIMITS, Some(FRONTIER_TIME))
+                })?),
             };
             if let (Some(out), Some(step)) = (&args.out, &step) {
                 records::write_plan(out, name, batch, &info, step, frontier.as_ref(), None)?;
@@ -329,6 +345,12 @@ fn model(
             );
         }
     }
+    if let Some((all, recorded)) = Device::current()?.kernels_by_record() {
+        (line["kernels"], line["recorded_kernels"]) = (all.into(), recorded.into());
+        text += &format!(
+            "{recorded} of {all} kernels have not been timed on this card: their times are from the record of such a card; plimsoll bench times them\n"
+        );
+    }
     if let Some(sizes) = sizes {
         line["batch_auto"] = batch_auto::json(sizes);
         text = batch_auto::text(sizes).join("\n") + "\n\nthe plan of the fastest:\n" + &text;
@@ -338,6 +360,11 @@ fn model(
     }
     if let Some(compared) = compared {
         (line["parallel"], line["strategies"]) = (compared.name().into(), compared.json());
+    }
+    let spent = TimeLog::since(begun);
+    line["spent_ms"] = spent.json();
+    if args.log_time {
+        text += &spent.text();
     }
     match args.json {
         true => say!("{line}"),

@@ -9,7 +9,7 @@ use plimsoll::internals::plan::{PlanError, Planner, Request};
 use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{Failure, records};
+use crate::{Failure, named_file, records};
 
 /// Of the document that has the instructions.
 const VERSION: u32 = 1;
@@ -42,6 +42,9 @@ impl Asked {
     pub fn of(&self, text: &str) -> Result<Answer, String> {
         let traced = read_trace(text, 1).map_err(|e| e.to_string())?;
         let step = &traced.problem;
+        if step.ops.is_empty() {
+            return Err("the trace has no op; each is a JSON line, as is each storage".into());
+        }
         let start = Instant::now();
         let deadline_ms = self.seconds.map(|s| (s.max(0.0) * 1000.0) as u64);
         let request = Request { deadline_ms, ..Request::within(0) };
@@ -90,7 +93,7 @@ impl Asked {
 /// Plans the step of a file, prints the answer and writes the instructions where they are wanted.
 pub fn run(file: &Path, asked: &Asked, out: Option<&Path>, is_json: bool) -> Result<(), Failure> {
     let named = |why: String| Failure(format!("{}: {why}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|e| named(e.to_string()))?;
+    let text = named_file::text(file, "a trace, with a JSON line a storage and an op")?;
     let Answer { line, said, document } = asked.of(&text).map_err(named)?;
     match (out, document) {
         (Some(out), Some(document)) => records::write_document(out, &document)?,

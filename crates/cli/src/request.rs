@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::folder::Folder;
 use crate::session::Session;
 use crate::source::default_data;
-use crate::{Failure, Stop, check, model_setup, sizes};
+use crate::{Failure, Stop, check, model_setup, named_file, sizes};
 
 /// Whether a name is that of a Keras file.
 pub fn is_keras(name: &str) -> bool {
@@ -94,6 +94,10 @@ pub fn completed(mut config: Config) -> Result<Config, Stop> {
     config.complete(demo);
     check::check(&config).map_err(Stop::usage)?;
     let name = config.model.as_deref().unwrap_or("demo");
+    // A run has a copy of its own.
+    if is_model_file(name) && config.model_copy.is_none() {
+        named_file::check(Path::new(name), "a .keras, .h5, .onnx or .pt2 file that is there")?;
+    }
     let entry = if is_model_file(name) { Ok(None) } else { model_setup::find(name) };
     let entry = entry.map_err(Stop::usage)?;
     sizes::check(&config, name, entry.as_ref()).map_err(Stop::usage)?;

@@ -8,7 +8,7 @@ use plimsoll::prelude::*;
 use serde_json::{Value, json};
 
 use crate::folder::Folder;
-use crate::{Failure, out};
+use crate::{Failure, named_file};
 
 /// Arguments of `plimsoll runs`.
 #[derive(clap::Args)]
@@ -59,9 +59,13 @@ fn found(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         return Ok(vec![folder.to_path_buf()]);
     }
     let shown = folder.display();
-    let entries = std::fs::read_dir(folder).map_err(|e| {
-        Failure(format!("{shown} cannot be read: {e}; name the folder that runs were written to"))
-    })?;
+    let wanted = "name the folder that runs were written to";
+    if !folder.is_dir() {
+        let why = if folder.exists() { "is no folder" } else { "is not there" };
+        return Err(Failure(format!("{shown} {why}; {wanted}")));
+    }
+    let entries =
+        std::fs::read_dir(folder).map_err(|e| Failure(format!("{shown} cannot be read: {e}; {wanted}")))?;
     let mut runs: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.join("config.toml").is_file())
@@ -274,7 +278,7 @@ fn ending(path: &Path) -> (String, Option<String>) {
 
 fn text(path: &Path) -> Option<String> {
     let is_small = path.metadata().is_ok_and(|about| about.len() <= MOST_BYTES);
-    is_small.then(|| out::text_of(path, "a file of a run").ok()).flatten()
+    is_small.then(|| named_file::text(path, "a file of a run").ok()).flatten()
 }
 
 /// Runs as a table.

@@ -12,7 +12,6 @@ use plimsoll::prelude::*;
 use plimsoll::train::Evaluation;
 use serde::Serialize;
 
-use crate::Failure;
 use crate::config::Config;
 use crate::form::Form;
 use crate::model_setup::Purpose;
@@ -21,18 +20,20 @@ use crate::predictions::{Meaning, Writer};
 use crate::random;
 use crate::request::is_tflite;
 use crate::source::Source;
+use crate::{Failure, named_file};
 
 /// Probabilities below this count as this in a logarithm.
 const LEAST_PROBABILITY: f64 = 1e-7;
 
 /// The bytes of a file.
 fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| Failure(format!("{}: {error}", path.display())))
+    named_file::bytes(path, "a .tflite or .plim file")
 }
 
 /// Loads a file with its weights packed: memory is not small where the command runs.
 fn load<'a>(path: &str, file: &'a [u8]) -> Result<lite::Model<'a>, Failure> {
-    lite::Model::load_with(file, lite::Options { pack_weights: true }).map_err(|error| Failure(format!("{path}: {error}")))
+    lite::Model::load_with(file, lite::Options { pack_weights: true })
+        .map_err(|error| Failure(format!("{path}: {error}")))
 }
 
 /// The file that a run names, where it names such a file.

@@ -26,6 +26,7 @@ pub enum TunedModel {
 impl TunedModel {
     /// Reads a folder's config and the headers of its weights.
     pub fn open(path: &Path, kept: &Kept, config: &Config) -> Result<TunedModel, Stop> {
+        decoder_setup::has_config(path)?;
         if EncoderConfig::is_in(path) {
             let encoder = kept.encoder.described(path, &kept.lora).map_err(Stop::usage)?;
             let mut setup = EncoderSetup::new(config, encoder).map_err(Stop::usage)?;

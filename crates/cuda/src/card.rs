@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 use plimsoll_device::backend::Meeting;
+use plimsoll_device::stopwatch::during;
 
 use crate::compile::Cache;
 use crate::error::Error;
@@ -287,6 +288,16 @@ impl Card {
         if let Some(&function) = modules.get(&code.key()).and_then(|module| module.functions.get(kernel)) {
             return Ok(function);
         }
+        during("code loaded", || self.load_function(&mut modules, code, kernel, shared))
+    }
+
+    fn load_function(
+        &self,
+        modules: &mut HashMap<u64, Module>,
+        code: &Code<'_>,
+        kernel: &str,
+        shared: u32,
+    ) -> Result<sys::CUfunction, Error> {
         // The driver loads code as late as when a function is asked for.
         let (before, _) = self.memory()?;
         let module = match modules.entry(code.key()) {

@@ -5,6 +5,7 @@ use std::os::raw::c_char;
 use std::path::PathBuf;
 
 use cudarc::nvrtc::sys as nvrtc;
+use plimsoll_device::stopwatch::during;
 
 use crate::error::Error;
 use crate::launch::Code;
@@ -73,7 +74,7 @@ impl Cache {
         {
             return Ok(found);
         }
-        let binary = compile(code, &source, &options, target)?;
+        let binary = during("code compiled", || compile(code, &source, &options, target))?;
         // A cache that cannot be written costs time and nothing else.
         let _ = self.write(&name, &binary);
         Ok(binary)

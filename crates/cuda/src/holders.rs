@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use plimsoll_device::stopwatch::during;
 
 /// A process by its number, and its bytes of a card where NVML tells.
 pub(crate) type Holder = (u32, Option<u64>);
@@ -17,8 +18,8 @@ static LEARNED: OnceLock<u32> = OnceLock::new();
 
 /// Who holds memory of the card at a place of the PCI bus; none where NVML does not answer.
 pub(crate) fn of(bus: &str) -> Option<Vec<Holder>> {
-    let nvml = Nvml::init().ok()?;
-    let processes = nvml.device_by_pci_bus_id(bus).ok()?.running_compute_processes().ok()?;
+    let running = || nvml()?.device_by_pci_bus_id(bus).ok()?.running_compute_processes().ok();
+    let processes = during("NVML asked", running)?;
     let holder = |process: nvml_wrapper::struct_wrappers::device::ProcessInfo| {
         let bytes = match process.used_gpu_memory {
             UsedGpuMemory::Used(bytes) => Some(bytes),
@@ -27,6 +28,16 @@ pub(crate) fn of(bus: &str) -> Option<Vec<Holder>> {
         (process.pid, bytes)
     };
     Some(processes.into_iter().map(holder).collect())
+}
+
+/// NVML, started once: that takes as long as several kernels take to be timed, and steps ask it too.
+fn nvml() -> Option<&'static Nvml> {
+    static STARTED: OnceLock<Nvml> = OnceLock::new();
+    if STARTED.get().is_none() {
+        // Two threads may both start it; the second is ended again.
+        let _ = STARTED.set(Nvml::init().ok()?);
+    }
+    STARTED.get()
 }
 
 /// Learns this process's number from the lists before and after its context was made.

@@ -51,6 +51,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_device::backend::{
     self, Backend, Call, Fault, HostArena, HostBlock, Meeting, Operand, Recording, Speed, Unsupported,
 };
+use plimsoll_device::stopwatch::during;
 use plimsoll_device::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
 use plimsoll_graph::{Op, Type};
 
@@ -65,6 +66,9 @@ use marks::CardMarks;
 /// mapped and read as their code is needed. Trainings on an H200 were seen to take from 400 MiB (gpt2, code compiled before) to 710 MiB
 /// (resnet50 that compiles its kernels) beside their tensors.
 pub const HOST_PROGRAM: Bytes = Bytes::mib(768);
+
+/// Under what name the code that was compiled for a card stands among its libraries.
+pub const CODE: &str = "code by NVRTC";
 
 /// What a user may choose about a CUDA device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,10 +153,13 @@ impl Cuda {
     /// # Errors
     /// As for [`Cuda::new`].
     pub fn with(ordinal: usize, options: Options) -> Result<Cuda, Error> {
-        let card = Card::new(ordinal)?;
+        let card = during("driver and context", || Card::new(ordinal))?;
         let flag = memory::device_bytes(&card, memory::FLAG_BYTES)?;
         let (before, _) = card.memory()?;
-        let blas = if options.cublaslt { blas::Blas::new(&card, options.tf32)? } else { None };
+        let blas = match options.cublaslt {
+            true => during("cuBLASLt started", || blas::Blas::new(&card, options.tf32))?,
+            false => None,
+        };
         let (after, _) = card.memory()?;
         let name = format!("cuda:{ordinal}");
         let library_bytes = before.saturating_sub(after);
@@ -244,7 +251,7 @@ impl Cuda {
         let mut dnn = self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner);
         if dnn.is_none() && cudnn {
             let (before, _) = card.memory()?;
-            *dnn = dnn::Dnn::new(card, tf32)?.map(Arc::new);
+            *dnn = during("cuDNN started", || dnn::Dnn::new(card, tf32))?.map(Arc::new);
             let (after, _) = card.memory()?;
             self.0.dnn_bytes.store(before.saturating_sub(after), Ordering::Relaxed);
         }
@@ -497,9 +504,7 @@ impl Backend for Cuda {
         if self.0.dnn.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             rows.push(row("cuDNN", self.0.dnn_bytes.load(Ordering::Relaxed)));
         }
-        if card.compiled() > 0 {
-            rows.push(row("code by NVRTC", card.code_bytes()));
-        }
+        rows.push(row(CODE, card.code_bytes()));
         rows
     }
 

@@ -79,6 +79,7 @@ impl Engine {
             staged.used += 1;
             if is_wanted && state.assembled.pass == pass {
                 state.assembled.kept += u64::from(staged.keep[row]);
+                note_failure(state, &staged.failures, row);
                 state.assembled.position = position + 1;
                 self.close_if_full(state);
                 self.note_drop(state, staged.keep[row], staged.epochs[row]);
@@ -263,9 +264,20 @@ impl Engine {
 
     /// What is said of a pass that made no batch.
     pub fn empty(&self, state: &State) -> crate::Error {
-        let last_error = state.skips.front().cloned();
-        let skipped = self.skipped.load(std::sync::atomic::Ordering::Relaxed);
-        self.recipe.empty(skipped, last_error)
+        let last_error = state.skips.front().map(|(_, why)| why.clone());
+        self.recipe.empty(state.assembled.skipped, last_error)
+    }
+}
+
+/// So many errors that were skipped are remembered, with those of batches that nobody has taken yet.
+const REMEMBERED: usize = 64;
+
+/// Counts a row that could not be read: when its turn comes, since others may be read ahead that nobody will ask for.
+fn note_failure(state: &mut State, failures: &[(usize, String)], row: usize) {
+    if let Some((_, why)) = failures.iter().find(|(failed, _)| *failed == row) {
+        state.assembled.skipped += 1;
+        state.skips.truncate(REMEMBERED - 1);
+        state.skips.push_front((state.assembled.skipped, why.clone()));
     }
 }
 

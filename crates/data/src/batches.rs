@@ -1,6 +1,5 @@
 //! The batches of a pipeline, in order: those that its threads make, and random ones, which are only numbered.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -95,14 +94,17 @@ impl Batches {
         Watch(Arc::downgrade(&self.engine))
     }
 
-    /// How many samples were skipped because of an error.
+    /// How many samples were skipped because of an error, up to the last batch that was delivered: what was read ahead of that is not
+    /// counted.
     pub fn skipped(&self) -> u64 {
-        self.engine.skipped.load(Relaxed)
+        self.delivered.skipped
     }
 
     /// Why the last few of them were, the last first.
     pub fn skip_reasons(&self) -> Vec<String> {
-        self.engine.state().skips.iter().cloned().collect()
+        let (state, skipped) = (self.engine.state(), self.skipped());
+        let delivered = state.skips.iter().filter(|(number, _)| *number <= skipped);
+        delivered.take(16).map(|(_, why)| why.clone()).collect()
     }
 
     fn deliver(&mut self, batch: Filling, waited: Duration) -> Result<Batch> {

@@ -14,7 +14,6 @@
 //! What one thread does is in `worker`, how dropped samples are made up for in `assemble`.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -37,7 +36,6 @@ pub(crate) struct Engine {
     pub ready: Condvar,
     /// The source, each step, the batch.
     pub counters: Vec<Counter>,
-    pub skipped: AtomicU64,
 }
 
 /// What changes while it runs.
@@ -71,8 +69,8 @@ pub(crate) struct State {
     pub barren: (u64, u64),
     /// Nothing more is wanted of the passes before this one.
     pub next_pass: u64,
-    /// The last few errors that were skipped.
-    pub skips: VecDeque<String>,
+    /// The last few errors that were skipped, each with its number, from 1: the last first.
+    pub skips: VecDeque<(u64, String)>,
 }
 
 /// A batch in the making.
@@ -138,6 +136,8 @@ pub(crate) struct Staged {
     pub count: usize,
     /// For each row whether it is kept.
     pub keep: Vec<bool>,
+    /// Rows that could not be read, and why.
+    pub failures: Vec<(usize, String)>,
     /// Rows that have been put into batches or dropped.
     pub used: usize,
     pub error: Option<(usize, Error)>,
@@ -206,7 +206,6 @@ impl Engine {
             work: Condvar::new(),
             ready: Condvar::new(),
             counters,
-            skipped: AtomicU64::new(0),
         });
         let mut state = lock(&engine.state);
         while state.workers < workers {

@@ -24,11 +24,11 @@ pub struct Position {
 
 impl Position {
     pub(crate) fn new(cursor: Cursor, pipeline: u64) -> Position {
-        let Cursor { pass, position, kept, batches } = cursor;
+        let Cursor { pass, position, kept, batches, .. } = cursor;
         Position { pass, sample: position, kept, batches, pipeline }
     }
 
     pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { pass: self.pass, position: self.sample, kept: self.kept, batches: self.batches }
+        Cursor { pass: self.pass, position: self.sample, kept: self.kept, batches: self.batches, skipped: 0 }
     }
 }

@@ -109,6 +109,8 @@ pub(crate) struct Cursor {
     pub kept: u64,
     /// Batches delivered.
     pub batches: u64,
+    /// Samples that were skipped because of an error, as far as this process has come.
+    pub skipped: u64,
 }
 
 /// The shared side of reading.

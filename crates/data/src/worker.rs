@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::counters::Sum;
@@ -38,6 +37,7 @@ struct Local {
     /// Where the records of a stream came from.
     origins: Vec<(u64, u64)>,
     keep: Vec<bool>,
+    failures: Vec<(usize, String)>,
     epochs: Vec<u64>,
     sums: Vec<Sum>,
 }
@@ -52,6 +52,7 @@ impl Engine {
             scratch: Scratch::default(),
             origins: Vec::with_capacity(chunk),
             keep: Vec::with_capacity(chunk),
+            failures: Vec::new(),
             epochs: Vec::with_capacity(chunk),
             sums: vec![Sum::default(); recipe.steps.len() + 1],
         };
@@ -141,6 +142,7 @@ impl Engine {
                 done: false,
                 count,
                 keep,
+                failures: Vec::new(),
                 used: 0,
                 error,
                 start,
@@ -286,6 +288,7 @@ impl Engine {
     fn fill(&self, mut claim: Claim, local: &mut Local) {
         let recipe = &self.recipe;
         local.keep.clear();
+        local.failures.clear();
         local.epochs.clear();
         local.sums.fill(Sum::default());
         let mut failed = None;
@@ -305,10 +308,7 @@ impl Engine {
             match kept {
                 Ok(kept) => local.keep.push(kept),
                 Err(error) if recipe.on_error == OnError::Skip => {
-                    self.skipped.fetch_add(1, Relaxed);
-                    let skips = &mut self.state().skips;
-                    skips.truncate(15);
-                    skips.push_front(error.to_string());
+                    local.failures.push((row, error.to_string()));
                     local.keep.push(false);
                 }
                 Err(error) => {
@@ -336,6 +336,7 @@ impl Engine {
             if let Some(staged) = state.staged.get_mut((number - state.staged_base) as usize) {
                 staged.done = true;
                 staged.keep.extend_from_slice(&local.keep);
+                staged.failures.append(&mut local.failures);
                 staged.epochs.extend_from_slice(&local.epochs);
                 staged.error = failed.or(staged.error.take());
             }

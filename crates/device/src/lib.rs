@@ -12,6 +12,7 @@ mod oom;
 mod peers;
 pub mod process;
 pub mod properties;
+pub mod stopwatch;
 
 pub use allocator::{
     Allocator, AllocatorId, AllocatorKind, BestFit, Block, Damage, DamageKind, Debug, Failing, Growth,

@@ -123,12 +123,6 @@ pub fn release_unused_heap() {
     heap::trim();
 }
 
-/// Lets threads that begin from now on take from the heap that the others have. Each would have one of its own otherwise, of which the
-/// C library gives nothing back ([`release_unused_heap`]) when the thread has ended.
-pub fn share_one_heap() {
-    heap::share_one();
-}
-
 /// The processor time that all threads of this process, ended ones included, have taken so far.
 pub fn cpu_time() -> Option<Duration> {
     clock::process_cpu_time()
@@ -301,28 +295,17 @@ mod heap {
 
     unsafe extern "C" {
         fn malloc_trim(pad: usize) -> c_int;
-        fn mallopt(parameter: c_int, value: c_int) -> c_int;
     }
-
-    /// `M_ARENA_MAX` of `malloc.h`: how many heaps there may be.
-    const MOST_HEAPS: c_int = -8;
 
     pub fn trim() {
         // SAFETY: the function takes no pointers and may be called at any time from any thread.
         unsafe { malloc_trim(0) };
-    }
-
-    pub fn share_one() {
-        // SAFETY: the function takes no pointers and may be called at any time from any thread.
-        unsafe { mallopt(MOST_HEAPS, 1) };
     }
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod heap {
     pub fn trim() {}
-
-    pub fn share_one() {}
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]

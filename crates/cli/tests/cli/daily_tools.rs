@@ -133,7 +133,7 @@ fn runs_stand_side_by_side_with_how_they_ended() {
     );
     // A row a run, the damaged one too.
     assert_eq!(text.lines().count(), 1 + runs.len(), "{text}");
-    assert!(lines(&["runs", &scratch.path("gone")]).unwrap_err().contains("cannot be read"));
+    assert!(lines(&["runs", &scratch.path("gone")]).unwrap_err().contains("is not there"));
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_run_leaves_as_onnx_and_tflite_and_is_as_good_there() {
         (&["predict", &float, "--data", "digits", "--output", "3"], "no output 3"),
         (&["train", &float], "is not trained"),
         (&["export", &float, "--to", &file("again.onnx")], "what comes out of an export"),
-        (&["inspect", &onnx.replace(".onnx", ".tflite.tflite")], "No such file"),
+        (&["inspect", &onnx.replace(".onnx", ".tflite.tflite")], "there is no file"),
     ] {
         let found = refused(words);
         assert!(found.contains(said), "{words:?}: {found}");

@@ -139,7 +139,7 @@ fn what_is_no_record_of_a_card_is_refused_by_name() {
     std::fs::create_dir_all(std::path::Path::new(&file).parent().unwrap()).unwrap();
     std::fs::write(&file, "plimsoll kernel times 1\n").unwrap();
     for (device, expected) in
-        [("b300", "there is no device b300"), ("gone.times", "cannot be read"), (&file, "record it anew")]
+        [("b300", "there is no device b300"), ("gone.times", "there is no file"), (&file, "record it anew")]
     {
         let error = lines(&["plan", "cnn", "--device", device]).unwrap_err();
         assert!(error.contains(expected), "{error}");

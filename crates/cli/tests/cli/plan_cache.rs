@@ -1,6 +1,6 @@
 //! Plans that are kept from one process to the next: found again, verified, named when damaged, left out on request.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -132,4 +132,40 @@ fn two_that_plan_at_once_do_not_disturb_each_other() {
     let (after, complained) = run(&scratch, &[]);
     assert!(after["fits"] == true && complained.is_empty(), "{complained}");
     assert_eq!(run(&scratch, &[]).0["from_cache"], true);
+}
+
+/// Plans the demo, or trains it for an epoch, and gives the least that it said, and the most that was resident.
+fn demo(scratch: &Scratch, words: &[&str]) -> (u64, Option<u64>) {
+    let Output { status, stdout, stderr } = command(scratch).args(words).output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let said = String::from_utf8_lossy(&stdout);
+    let lines: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let least = lines.iter().find_map(|line| line["floor_bytes"].as_u64()).unwrap();
+    (least, lines.iter().rev().find_map(|line| line["resident_peak_bytes"].as_u64()))
+}
+
+#[test]
+fn kernel_times_of_other_models_take_nothing_of_a_limit() {
+    let scratch = Scratch::new("many-times");
+    let plan = ["plan", "demo", "--no-frontier", "--json"];
+    let outs = [scratch.path("one"), scratch.path("two")];
+    let train = |out: &str| demo(&scratch, &["train", "--epochs", "1", "--json", "--out", out]);
+    let few = (demo(&scratch, &plan).0, train(&outs[0]));
+    // A machine that has seen very many models: sixty thousand kernels, twelve megabytes.
+    let mut files = std::fs::read_dir(scratch.path("cache")).unwrap().map(|file| file.unwrap().path());
+    let file = files.find(|file| file.extension().is_some_and(|ending| ending == "times")).unwrap();
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    let attributes = "x: 1, ".repeat(25);
+    for n in 0..60_000 {
+        text += &format!("{n}\t0\t{n}e3\t{n}e2\tMatMul(MatMul {{ {attributes} }}) f32[{n}, 3] f32[3, 3]\n");
+    }
+    std::fs::write(&file, &text).unwrap();
+    let many = (demo(&scratch, &plan).0, train(&outs[1]));
+    assert_eq!((many.0, many.1.0), (few.0, few.1.0), "the least is what it was");
+    let (before, now) = (few.1.1.unwrap(), many.1.1.unwrap());
+    assert!(now < before + (2 << 20), "{now} bytes are resident where {before} were");
+    // A run keeps the times that it went by and not those of everything else.
+    let mut kept = std::fs::read_dir(Path::new(&outs[1]).join("times")).unwrap();
+    let kept = kept.next().unwrap().unwrap().metadata().unwrap().len();
+    assert!(kept < 100_000, "{kept} bytes of times");
 }

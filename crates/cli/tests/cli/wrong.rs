@@ -10,7 +10,17 @@ const TABLE: &str = include_str!("wrong.txt");
 /// Files and folders that invocations name.
 fn make(scratch: &Scratch) {
     let write = |name: &str, text: &str| fs::write(scratch.path(name), text).unwrap();
-    for folder in ["folder", "damaged", "unfinished", "out", "pictures/cat", "pictures/dog"] {
+    for folder in [
+        "folder",
+        "damaged",
+        "unfinished",
+        "out",
+        "pictures/cat",
+        "pictures/dog",
+        "folder.toml",
+        "folder.keras",
+        "folder.pt2",
+    ] {
         fs::create_dir_all(scratch.path(folder)).unwrap();
     }
     write("file.txt", "a file");
@@ -46,6 +56,7 @@ fn make(scratch: &Scratch) {
     write("pictures/dog/1.png", "no image");
     write("damaged/config.toml", "model = ");
     write("unfinished/config.toml", "model = \"cnn\"\ndata = \"digits\"\n");
+    fs::write(scratch.path("bytes.toml"), [0xff, 0xfe, 0x00]).unwrap();
     write("bad.toml", "model = \"cnn\"\nbatch = = 3\n");
     write("unknown.toml", "model = \"cnn\"\nbacth = 3\n");
     write("type.toml", "model = \"cnn\"\nbatch = \"three\"\n");

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cudarc::cublaslt::result as lt;
 use cudarc::cublaslt::sys;
+use plimsoll_device::stopwatch::during;
 use plimsoll_graph::DType;
 use plimsoll_graph::ops::Unary;
 
@@ -122,7 +123,7 @@ impl Blas {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = match plans.entry(key) {
             Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(self.plan(p, workspace)?),
+            Entry::Vacant(vacant) => vacant.insert(during("products chosen", || self.plan(p, workspace))?),
         };
         f(plan.as_ref())
     }

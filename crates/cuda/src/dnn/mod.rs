@@ -21,6 +21,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::cudnn::sys;
+use plimsoll_device::stopwatch::during;
 
 use crate::Cuda;
 use crate::card::Card;
@@ -88,7 +89,7 @@ impl Dnn {
     /// The library's version; none where it is not installed.
     pub(crate) fn version() -> Option<usize> {
         // SAFETY: the library is there.
-        Library::Dnn.is_present().then(|| unsafe { sys::cudnnGetVersion() })
+        during("cuDNN found", || Library::Dnn.is_present().then(|| unsafe { sys::cudnnGetVersion() }))
     }
 
     /// A handle for the card's stream, or none where the library is not installed.
@@ -136,7 +137,7 @@ impl Dnn {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(vacant) => {
                 let choice = choices.of(&self.key(case));
-                vacant.insert(Known::new(*handle, case, self.tf32, choice))
+                vacant.insert(during("cuDNN asked", || Known::new(*handle, case, self.tf32, choice)))
             }
         };
         known.as_ref().map(|known| known.workspace)
@@ -168,7 +169,7 @@ impl Dnn {
         let chosen = match known.chosen {
             Some(chosen) => chosen,
             None => {
-                let chosen = known.fastest(cuda, &run, own)?;
+                let chosen = during("cuDNN engines timed", || known.fastest(cuda, &run, own))?;
                 let engine = known.candidates.get(chosen).map_or(OWN, |candidate| &candidate.name).into();
                 choices.keep(self.key(case), Choice { engine, workspace: known.workspace });
                 *known.chosen.insert(chosen)

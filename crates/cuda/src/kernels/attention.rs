@@ -216,8 +216,10 @@ impl Kernel for Attention {
         let grid = tiles.grid(Which::Forward, call.inputs[0].ty);
         // SAFETY: the caller's promise.
         let own = || unsafe { cuda.launch(&tiles.code(call.inputs[0].ty), "forward", grid, &args) };
+        // Where cuDNN does not know the case it is not started for it: planning, which asks for scratch alone, would not count it.
         let known = library(cuda, self, tiles.dims, call.inputs[0].ty)?;
-        let (Some((case, workspace)), Some(dnn)) = (known, cuda.dnn()?) else { return own() };
+        let Some((case, workspace)) = known else { return own() };
+        let Some(dnn) = cuda.dnn()? else { return own() };
         if is_only_loading() || workspace > call.scratch_bytes {
             return own();
         }

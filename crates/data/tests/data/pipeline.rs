@@ -233,6 +233,28 @@ fn skipped_samples_are_counted_and_named() {
 }
 
 #[test]
+fn what_is_skipped_ahead_of_the_batches_that_were_taken_is_not_counted() {
+    for source in [indexed, streamed] {
+        let faulty = source(8).map_in_place(|x, _| match x.get_mut::<i64>(0)?[0] {
+            7 => Err(Error::refused("seven")),
+            _ => Ok(()),
+        });
+        // Seven of eight can be read: four batches a pass, of which the last has one sample. Threads are far ahead of whoever takes them.
+        let pipeline = faulty.workers(3).prefetch(6).on_error(OnError::Skip).batch(2).repeat(4);
+        let mut batches = pipeline.batches().unwrap();
+        let mut pass = 0;
+        while pass < 3 {
+            let before = batches.skipped();
+            let is_last = batches.next().unwrap().unwrap().is_last_of_epoch();
+            pass += u64::from(is_last);
+            assert_eq!((batches.skipped(), before), (pass, pass - u64::from(is_last)));
+            assert_eq!(batches.skip_reasons().len() as u64, pass);
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+#[test]
 fn samples_of_varying_length_are_padded() {
     let spec = [FieldSpec::varying("t", DType::U8, [8]), FieldSpec::new("n", DType::I64, [])];
     let words = ["a", "plimsoll", "line", ""];

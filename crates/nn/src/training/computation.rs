@@ -100,7 +100,11 @@ impl<M: Model + 'static> Computation<M> {
                 None => loss.parts(&outputs, labels)?,
             };
             let totals = self.sums(&outputs, labels, &parts)?;
-            Ok(Computed { loss, totals, carried: net.carried(), updates: net.updates() })
+            let (carried, updates) = match key {
+                Some(_) => (Vec::new(), net.updates()),
+                None => (net.carried(), Vec::new()),
+            };
+            Ok(Computed { loss, totals, carried, updates })
         };
         if !self.recipe.is_parted() {
             return compute(state, batch, key);

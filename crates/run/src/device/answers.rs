@@ -1,7 +1,7 @@
 //! Answers of the planner that are kept in a folder, so that the next process that asks the same need not search.
 //!
-//! What a step takes at least is known by the digest of its problem and stays in memory, a few numbers each; a plan is known by the
-//! digest of its problem, its times and its bytes, and stays in a file of its own. Whoever takes a plan from here verifies it. Like any
+//! What a step takes at least is known by the digest of its problem: a line of one file, of which a process holds those that it asked for; a
+//! plan is known by the digest of its problem, its times and its bytes, and stays in a file of its own. Whoever takes a plan from here verifies it. Like any
 //! cache this one may be lost at any time: a file that cannot be written costs the next process its time, one that is damaged is
 //! named once and then done without.
 
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// A folder of plans takes at most this, and a file of it: what was used longest ago goes first.
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_OF_A_FILE: u64 = 16 << 20;
-/// The file of least bytes is at most so long; then its older half goes. Its lines are in memory, so it is short.
+/// The file of least bytes is at most so long; then its older half goes. It is read for whatever is asked for the first time, so it is short.
 const MOST_OF_LINES: u64 = 128 << 10;
 
 /// What the planner said of so many bytes: a plan, that there is none that takes less than so many nanoseconds, or why there is none.
@@ -73,6 +73,7 @@ pub(crate) struct KeptSideBySide {
 pub(crate) struct Answers {
     /// Where they are kept; without a place only bytes are remembered, as long as the process lives.
     folder: Option<PathBuf>,
+    /// What was asked for, whether anything was known of it or not.
     bytes: FxHashMap<Digest, KeptBytes>,
     /// What somebody should be told: files that were not as they were written.
     remarks: Vec<String>,
@@ -84,14 +85,8 @@ impl Answers {
     /// Answers kept in a folder.
     pub(crate) fn kept_in(folder: &Path) -> Answers {
         let mut answers = Answers { folder: Some(folder.join("plans")), ..Answers::default() };
-        let (mut damaged, file) = (0, answers.lines());
-        let text = file.as_deref().and_then(|file| read(file, 2 * MOST_OF_LINES).ok()).unwrap_or_default();
-        for line in text.lines() {
-            match KeptBytes::parse(line) {
-                Some((asked, bytes)) => _ = answers.bytes.insert(asked, bytes),
-                None => damaged += 1,
-            }
-        }
+        let (file, text) = (answers.lines(), answers.text_of_lines());
+        let damaged = text.lines().filter(|line| KeptBytes::parse(line).is_none()).count();
         if let Some(file) = file.filter(|_| damaged > 0) {
             answers.remarks.push(format!(
                 "{}: {damaged} lines are damaged or of another version; what they said is planned afresh",
@@ -107,6 +102,10 @@ impl Answers {
         Some(self.folder.as_ref()?.join("least-bytes"))
     }
 
+    fn text_of_lines(&self) -> String {
+        self.lines().and_then(|file| read(&file, 2 * MOST_OF_LINES).ok()).unwrap_or_default()
+    }
+
     fn file(&self, asked: Digest) -> Option<PathBuf> {
         Some(self.folder.as_ref()?.join(format!("{asked}.json")))
     }
@@ -117,8 +116,16 @@ impl Answers {
     }
 
     /// What is known of a step's bytes.
-    pub(crate) fn bytes(&self, asked: Digest) -> KeptBytes {
-        self.bytes.get(&asked).copied().unwrap_or_default()
+    pub(crate) fn bytes(&mut self, asked: Digest) -> KeptBytes {
+        if let Some(known) = self.bytes.get(&asked) {
+            return *known;
+        }
+        let (text, named) = (self.text_of_lines(), asked.to_string());
+        // What was written last counts.
+        let mut lines = text.lines().rev().filter(|line| line.starts_with(&named));
+        let found = lines.find_map(KeptBytes::parse).map(|(_, bytes)| bytes).unwrap_or_default();
+        self.bytes.insert(asked, found);
+        found
     }
 
     /// Remembers what is known of a step's bytes.
@@ -259,6 +266,7 @@ mod tests {
         first.keep_bytes(asked, bytes);
         first.keep(asked, &Answer::NoneBelow(12));
         let mut second = Answers::kept_in(&folder);
+        assert!(second.bytes.is_empty(), "what nobody asked for is not held");
         assert_eq!((second.bytes(asked), second.bytes(other)), (bytes, KeptBytes::default()));
         assert_eq!(second.answer(asked), Some(Answer::NoneBelow(12)));
         assert_eq!((second.answer(other), second.take_remarks().len()), (None, 0));

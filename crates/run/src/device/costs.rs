@@ -1,11 +1,14 @@
 //! How long kernels take on a device: from a roofline at first, then from timing each distinct one once.
 //!
 //! Times are kept in a file from run to run, named after the device, so that the same request gives the same plan. A time that was
-//! taken on a busy machine, or that steps have contradicted, is taken again by the next process that plans the kernel.
+//! taken on a busy machine, or that steps have contradicted, is taken again by the next process that plans the kernel. Of the file only
+//! what a step asks for is held (`asked`, `filed`).
 //!
 //! Nobody waits for all kernels of a large step: a process times them for so long and no longer, those first that say most, and the rest
 //! are scaled from like ones (`likes`). Such estimates are kept too, so that the next process plans alike; one that has more
 //! time takes their time in turn.
+
+mod asked;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,12 +16,13 @@ use std::time::{Duration, Instant};
 use plimsoll_device::Bytes;
 use plimsoll_device::backend::Backend;
 use plimsoll_graph::{Graph, Node, Op, Site, Type};
-use plimsoll_plan::{Digest, Link};
+use plimsoll_plan::Link;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Device;
 use super::buffer::Buffer;
-use super::likes::{Likes, scaled};
+use super::filed::{KernelId, Near};
+use super::likes::{Likes, factor, scaled};
 use super::times::{Facts, Timed, Times, Trust};
 use super::timing::{Measured, drift};
 use super::trial::{kernels, most, needs, time, types};
@@ -42,15 +46,21 @@ const FILLED: f64 = 2e9;
 /// The times that are known of a device's kernels.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
-    /// By kernel.
-    known: FxHashMap<String, Timed>,
+    /// By kernel: of those that were asked for.
+    known: FxHashMap<KernelId, Timed>,
+    /// Of those that were asked for and never timed: which kernel of the file stands for it.
+    near: FxHashMap<KernelId, Near>,
+    /// Kernels that were looked for in the file.
+    looked_for: FxHashSet<KernelId>,
     /// Kernels that this process has timed: it times none of them again.
-    tried: FxHashSet<String>,
+    tried: FxHashSet<KernelId>,
     /// Where they are kept; without a place nothing is timed.
     file: Option<PathBuf>,
     /// Whether they are those of an earlier run, which are neither added to nor taken anew.
     is_recalled: bool,
-    /// Those that were timed, to scale others from.
+    /// What was recorded of a device of the same kind, for kernels that this one has no times of.
+    record: Option<&'static str>,
+    /// Those that this process has timed, to scale others from.
     likes: Likes,
     /// For how long kernels may be timed, and for how long they were.
     patience: Option<Duration>,
@@ -75,9 +85,8 @@ impl Costs {
     /// timed again.
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let file = file_in(folder, device);
-        let known = Times::read(&file).kernels;
-        let likes = Likes::new(known.iter().filter(|(key, timed)| is_timed(key, timed)));
-        Costs { known, likes, file: Some(file), ..Costs::default() }
+        let link = timed_link(&file).map(|timed| (KernelId::of(LINK), timed));
+        Costs { known: link.into_iter().collect(), file: Some(file), ..Costs::default() }
     }
 
     /// Times kernels for so long, all together, and estimates the rest.
@@ -85,58 +94,51 @@ impl Costs {
         self.patience = Some(patience);
     }
 
-    /// What is left of the time for timing; as much as is left has somebody who said nothing.
+    /// What is left of the time for timing; as much as is left has somebody who said nothing. Who asks in passing and has a record to go
+    /// by times nothing.
     fn left(&self) -> Duration {
-        self.patience.unwrap_or(PATIENCE).saturating_sub(self.spent)
+        match self.goes_by_record() {
+            true => Duration::ZERO,
+            false => self.patience.unwrap_or(PATIENCE).saturating_sub(self.spent),
+        }
     }
 
-    /// The same, with every time taken as it stands: plans that were made by them are made again.
-    pub(crate) fn recalled_from(folder: &Path, device: &str) -> Costs {
-        Costs { is_recalled: true, ..Costs::kept_in(folder, device) }
-    }
-
-    /// Writes all that is known to a folder, as [`Costs::kept_in`] reads it there.
-    pub(crate) fn write_to(&self, folder: &Path, device: &Device) -> std::io::Result<()> {
-        let mut timed: Vec<(&String, &Timed)> = self.known.iter().collect();
-        timed.sort_by_key(|(key, _)| *key);
-        let facts = Facts::new(device.backend(), device.memory().page(), own(device).unwrap_or(Bytes::ZERO));
-        Times::write(&file_in(folder, &device.backend().signature()), &facts, &timed)
+    /// Whether somebody asks in passing: estimates are good enough.
+    fn is_in_passing(&self) -> bool {
+        self.patience.unwrap_or(PATIENCE) < PATIENCE
     }
 
     /// Seconds of a kernel: as timed, else as like ones were, else as the device predicts.
     pub(crate) fn seconds(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
-        match self.known.get(&key_on(backend, op, inputs)) {
+        let id = KernelId::of(&key_on(backend, op, inputs));
+        match self.known.get(&id) {
             Some(timed) => timed.seconds,
-            None => self.estimate(backend, op, inputs, outputs),
+            None => self.estimate(id, backend, op, inputs, outputs),
         }
     }
 
-    /// What tells these times from others.
-    pub(crate) fn digest(&self) -> Digest {
-        // A sum, since they are in no order.
-        let digests = self.known.iter().map(|(key, timed)| {
-            let Timed { seconds, .. } = timed;
-            Digest::of(key.as_bytes()).with(seconds.to_bits()).0
-        });
-        Digest(digests.fold(0, u128::wrapping_add))
-    }
-
-    fn estimate(&self, backend: &dyn Backend, op: &Op, inputs: &[&Type], outputs: &[&Type]) -> f64 {
+    fn estimate(
+        &self,
+        id: KernelId,
+        backend: &dyn Backend,
+        op: &Op,
+        inputs: &[&Type],
+        outputs: &[&Type],
+    ) -> f64 {
         // What was measured of the link says it.
         if op.is_exchange() {
             return backend.predict(op, inputs, outputs);
         }
         let speed = backend.speed();
-        let like = self.likes.nearest(speed, op, inputs, outputs);
-        like.map_or_else(
-            || backend.predict(op, inputs, outputs),
-            |(timed, factor)| scaled(timed, factor, speed),
-        )
+        match self.stands_for(id, op, inputs, outputs) {
+            Some(timed) => scaled(timed, factor(&timed, speed, op, inputs, outputs), speed),
+            None => backend.predict(op, inputs, outputs),
+        }
     }
 
     /// Bytes a second that the link to the host was timed at.
     pub(super) fn timed_link(&self) -> Option<f64> {
-        self.known.get(LINK).map(link_speed)
+        self.known.get(&KernelId::of(LINK)).map(link_speed)
     }
 
     /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
@@ -148,7 +150,7 @@ impl Costs {
 
     /// Times the link, if that has not been done, with at most so many bytes on either side.
     pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
-        let is_known = self.is_recalled || self.known.contains_key(LINK);
+        let is_known = self.is_recalled || self.timed_link().is_some();
         let Some(file) = self.file.clone().filter(|_| !is_known) else { return Ok(()) };
         let bytes = room.min(MOST_COPIED);
         if bytes < LEAST_COPIED {
@@ -174,17 +176,17 @@ impl Costs {
         let own = own(device).unwrap_or(Bytes::ZERO);
         let facts = Facts::new(device.backend(), device.memory().page(), own);
         Times::append(file, &facts, &timed).ok();
-        timed.into_iter().for_each(|(key, timed)| self.remember(key, timed));
+        timed.into_iter().for_each(|(key, timed)| self.remember(&key, timed));
     }
 
-    fn remember(&mut self, key: String, timed: Timed) {
-        if let Some(old) = self.known.get(&key).filter(|old| is_timed(&key, old)) {
-            self.likes.remove(&key, old);
+    fn remember(&mut self, key: &str, timed: Timed) {
+        let old = self.known.insert(KernelId::of(key), timed);
+        if let Some(old) = old.filter(|old| is_timed(key, old)) {
+            self.likes.remove(key, &old);
         }
-        if is_timed(&key, &timed) {
-            self.likes.add(&key, timed);
+        if is_timed(key, &timed) {
+            self.likes.add(key, timed);
         }
-        self.known.insert(key, timed);
     }
 
     /// Holds the times of kernels, each run so often in a step, against what steps took: undisturbed, and usually. Where that is
@@ -205,13 +207,13 @@ impl Costs {
             let key = key(&node.op, &inputs);
             let seconds = runs as f64 * self.seconds(device.backend(), &node.op, &inputs, &outputs);
             all += seconds;
-            if self.known.get(&key).is_some_and(|timed| timed.trust != Trust::Estimated) {
+            if self.known.get(&KernelId::of(&key)).is_some_and(|timed| timed.trust != Trust::Estimated) {
                 known += seconds;
                 keys.insert(key);
             }
         }
         let Some(factor) = drift(all, least, usual).filter(|_| known > all / 2.0) else { return };
-        let correct = |key: String| Some((self.known.get(&key)?.corrected(factor), key));
+        let correct = |key: String| Some((self.known.get(&KernelId::of(&key))?.corrected(factor), key));
         let mut corrected: Vec<(String, Timed)> =
             keys.into_iter().filter_map(correct).map(|(timed, key)| (key, timed)).collect();
         corrected.sort_by(|a, b| a.0.cmp(&b.0));
@@ -237,6 +239,7 @@ impl Costs {
     /// Times the kernels of a graph that have not been timed, as far as their operands fit into `room` and there is time; estimates
     /// the rest of those that fit.
     pub(crate) fn time(&mut self, graph: &Graph, device: &Device, room: Option<Bytes>) -> Result<()> {
+        self.look_up(graph, device)?;
         let Some(file) = self.file.clone().filter(|_| !self.is_recalled) else { return Ok(()) };
         let fresh = self.fresh(graph, device)?;
         let (mut timed, mut late) = (Vec::new(), Vec::new());
@@ -260,11 +263,12 @@ impl Costs {
             device.tell_timing(done, total, node.op.name());
             if let Some(Measured { seconds, is_noisy }) = time(graph, node, device, room, self.left())? {
                 let fresh = described(graph, node, device, kept(seconds))?;
-                let known =
-                    self.known.get(&kernel.key).copied().filter(|known| known.trust != Trust::Estimated);
+                let id = KernelId::of(&kernel.key);
+                let known = self.known.get(&id).copied().filter(|known| known.trust != Trust::Estimated);
                 let new = known.unwrap_or(fresh).timed_again(kept(seconds), is_noisy);
-                self.tried.insert(kernel.key.clone());
-                self.remember(kernel.key.clone(), new);
+                self.tried.insert(id);
+                self.near.remove(&id);
+                self.remember(&kernel.key, new);
                 timed.push((kernel.key, new));
             }
             // The next operands may not fit where these were, and both together may be more than was announced.
@@ -286,7 +290,7 @@ impl Costs {
         if !timed.is_empty() {
             let (facts_own, page) = (own(device).unwrap_or(Bytes::ZERO), device.memory().page());
             Times::append(&file, &Facts::new(device.backend(), page, facts_own), &timed).ok();
-            self.known.extend(timed.drain(known..));
+            self.known.extend(timed.drain(known..).map(|(key, timed)| (KernelId::of(&key), timed)));
         }
         Ok(())
     }
@@ -295,7 +299,7 @@ impl Costs {
     /// it, then those that take most of the step. Estimates, and times from a busy machine, are taken up by whoever has time for it:
     /// who asks in passing gets the same answer again.
     fn fresh<'g>(&self, graph: &'g Graph, device: &Device) -> Result<Vec<Fresh<'g>>> {
-        let takes_up = self.patience.unwrap_or(PATIENCE) >= PATIENCE;
+        let takes_up = !self.is_in_passing();
         let mut fresh: Vec<Fresh<'g>> = Vec::new();
         let mut seen: FxHashMap<String, Option<usize>> = FxHashMap::default();
         for node in graph.nodes().iter().filter(|node| is_timed_alone(node)) {
@@ -308,17 +312,19 @@ impl Costs {
                 }
                 continue;
             }
-            let trust = self.known.get(&key).map(|timed| timed.trust);
+            let id = KernelId::of(&key);
+            let trust = self.known.get(&id).map(|timed| timed.trust);
             let is_estimated = trust == Some(Trust::Estimated);
             let wants = match trust {
                 None => true,
                 Some(trust) => takes_up && (is_estimated || trust.wants_timing()),
             };
-            let is_fresh = wants && !self.tried.contains(&key);
+            let is_fresh = wants && !self.tried.contains(&id);
             seen.insert(key.clone(), is_fresh.then_some(fresh.len()));
             if is_fresh {
                 let seconds = self.seconds(backend, &node.op, &inputs, &outputs);
-                let is_first = !self.likes.knows(&node.op);
+                let is_timed = trust.is_some_and(|trust| trust != Trust::Estimated);
+                let is_first = !is_timed && !self.near.contains_key(&id) && !self.likes.knows(&node.op);
                 fresh.push(Fresh { key, node, seconds, all: seconds, is_first, is_estimated });
             }
         }
@@ -334,7 +340,7 @@ impl Costs {
 }
 
 /// Whether a line of the file is the time of a kernel that was run.
-fn is_timed(key: &str, timed: &Timed) -> bool {
+pub(super) fn is_timed(key: &str, timed: &Timed) -> bool {
     key != LINK && timed.trust != Trust::Estimated
 }
 
@@ -349,6 +355,17 @@ fn described(graph: &Graph, node: &Node, device: &Device, seconds: f64) -> Resul
     let cost = node.op.cost(&inputs, &outputs);
     let scratch = kernels(graph, node, device)?.scratch(&node.op, &inputs, &outputs)?;
     Ok(Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust: Trust::default() })
+}
+
+/// What a file says of the link to the host.
+fn timed_link(file: &Path) -> Option<Timed> {
+    let mut found = None;
+    Times::each(file, |entry| {
+        if entry.kernel == LINK {
+            found = entry.timed();
+        }
+    });
+    found
 }
 
 /// Bytes a second of a link that was timed.
@@ -366,9 +383,8 @@ pub(super) fn measured_link(folder: &Path, signature: &str) -> Option<f64> {
         .collect();
     files.sort_by_key(modified);
     files.iter().rev().find_map(|file| {
-        let times = Times::read(file);
-        let is_of_it = times.facts.is_some_and(|facts| facts.signature.starts_with(signature));
-        times.kernels.get(LINK).filter(|_| is_of_it).map(link_speed)
+        let facts = Times::each(file, |_| {})?;
+        timed_link(file).filter(|_| facts.signature.starts_with(signature)).map(|timed| link_speed(&timed))
     })
 }
 

@@ -12,6 +12,7 @@ mod counted;
 mod exchanges;
 #[cfg(test)]
 pub(crate) mod fake_card;
+mod filed;
 mod host_ops;
 mod likes;
 mod placer;
@@ -32,7 +33,7 @@ pub use profile::Profile;
 pub use survey::Survey;
 pub(crate) use timing::Watch;
 pub use traffic::Traffic;
-pub(crate) use usage::{blocks, full_pages, own, padded, whole_pages};
+pub(crate) use usage::{blocks, code, full_pages, own, padded, whole_pages};
 
 use std::cell::RefCell;
 use std::fmt;
@@ -310,6 +311,26 @@ impl Device {
         self.costs().time_for(time);
     }
 
+    /// Goes by the record of a device of the same kind where this one has no times of its own: the text of a file of kernel times. Whoever
+    /// only plans, and has no time to time kernels ([`Device::time_for`]), then neither compiles nor times any. Without a folder for
+    /// times ([`Device::calibrate`]) it changes nothing. Returns whether the record is one of a device of this kind.
+    ///
+    /// ```
+    /// use plimsoll_run::Device;
+    /// let device = Device::cpu_with(1, "64MiB".parse().unwrap())?;
+    /// assert!(!device.recorded_times("plimsoll kernel times 3\nsignature\tcuda A Card sm_90\n"));
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    pub fn recorded_times(&self, record: &'static str) -> bool {
+        self.costs().record(record, &self.0.backend.signature())
+    }
+
+    /// How many kernels plans have asked for, and how many of them have the time of a record ([`Device::recorded_times`]) because this
+    /// device has not timed them yet; none where no record is gone by.
+    pub fn kernels_by_record(&self) -> Option<(usize, usize)> {
+        self.costs().recorded()
+    }
+
     /// Keeps the planner's answers in `folder`, at most 64 MiB of them, and goes by those that are there: a step that was planned before,
     /// for the same memory and with the same times, is not searched again. A kept plan is verified like any other before it is
     /// used. Files that are damaged or do not hold are told to [`Device::on_remark`] and planned afresh.
@@ -344,7 +365,8 @@ impl Device {
 
     /// Goes by the times that [`Device::keep_times`] wrote to a folder, and takes none of them anew: the same plans are made again.
     pub fn recall_times(&self, folder: &Path) {
-        *self.costs() = Costs::recalled_from(folder, &self.0.backend.signature());
+        let mut costs = self.costs();
+        *costs = Costs::recalled_from(folder, &self.0.backend.signature(), costs.its_record());
     }
 
     /// Writes the times that plans went by to a folder: [`Device::recall_times`] lets the same plans be made again, whatever has been

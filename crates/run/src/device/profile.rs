@@ -15,7 +15,7 @@ use plimsoll_graph::{Op, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::costs::{LINK, LINK_BYTES, key};
-use super::likes::{Likes, scaled};
+use super::likes::{Likes, Work, factor, scaled};
 use super::times::{Facts, Timed, Times, Trust};
 
 /// What was recorded of a device's kernels.
@@ -82,7 +82,10 @@ impl Profile {
         }
         asked.0.insert(key);
         drop(asked);
-        found.or_else(|| self.likes.nearest(self.facts.speed, op, inputs, outputs))
+        found.or_else(|| {
+            let timed = self.likes.nearest(op, &Work::of(op, inputs, outputs))?.timed;
+            Some((timed, factor(&timed, self.facts.speed, op, inputs, outputs)))
+        })
     }
 
     /// How many distinct kernels were asked for, and how many of them were not recorded.

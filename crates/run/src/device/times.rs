@@ -15,7 +15,7 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use plimsoll_device::Bytes;
@@ -139,66 +139,137 @@ pub(crate) struct Facts {
     pub(crate) own: Bytes,
 }
 
-/// Times of kernels on one device.
+/// A kernel's line as it stands in a file: what it is filed under, and its numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'l> {
+    /// The op with its attributes, and the types of its inputs.
+    pub(crate) kernel: &'l str,
+    line: &'l str,
+}
+
+impl<'l> Entry<'l> {
+    fn of(line: &'l str) -> Option<Entry<'l>> {
+        line.splitn(5, '\t').nth(4).map(|kernel| Entry { kernel, line })
+    }
+
+    /// What was measured of it; none if the numbers are none.
+    pub(crate) fn timed(&self) -> Option<Timed> {
+        let mut fields = self.line.splitn(5, '\t');
+        let mut next = || fields.next();
+        let ns = next()?;
+        let (ns, sign) = ns.split_at(ns.find(|c: char| !c.is_ascii_digit()).unwrap_or(ns.len()));
+        let (seconds, trust) = (ns.parse::<u64>().ok()? as f64 / 1e9, Trust::parse(sign)?);
+        let scratch = next()?.parse().ok()?;
+        let (flops, bytes) = (next().and_then(positive)?, next().and_then(positive)?);
+        Some(Timed { seconds, scratch, flops, bytes, trust })
+    }
+}
+
+/// The lines of a file of times, read in turn: what they say of the device adds up, and kernels are handed on.
+#[derive(Default)]
+struct Reading {
+    facts: Option<Facts>,
+    /// Whether the first line was that of this format; none before it was seen.
+    is_ours: Option<bool>,
+}
+
+impl Reading {
+    fn line<'l>(&mut self, line: &'l str) -> Option<Entry<'l>> {
+        let is_first = self.is_ours.is_none();
+        if !*self.is_ours.get_or_insert(line == HEADER) || is_first {
+            return None;
+        }
+        if let Some(entry) = Entry::of(line) {
+            return Some(entry);
+        }
+        let (first, rest) = line.split_once('\t')?;
+        let facts = self.facts.get_or_insert_with(Facts::unknown);
+        let bytes = || rest.parse().map_or(Bytes::ZERO, Bytes);
+        match first {
+            "signature" => facts.signature = rest.into(),
+            "total" => facts.total = bytes(),
+            "page" => facts.page = bytes().max(Bytes(1)),
+            "own" => facts.own = facts.own.max(bytes()),
+            "speed" => {
+                let parsed: Vec<f64> = rest.split('\t').filter_map(positive).collect();
+                if let [flops, bytes, call] = parsed[..] {
+                    facts.speed = Speed { flops, bytes, call };
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// What was said of the device; nothing of one without a signature.
+    fn facts(self) -> Option<Facts> {
+        self.facts.filter(|facts| !facts.signature.is_empty())
+    }
+}
+
+/// A line that is longer is no kernel's.
+const MOST_OF_A_LINE: u64 = 64 << 10;
+/// So much of a file is in memory at a time.
+const AT_A_TIME: usize = 16 << 10;
+
+/// Looks at the lines of a file in turn. Files of times grow with every model that a machine has seen, and what is resident counts
+/// against memory limits: no more than a line and a buffer are held.
+fn each_line(file: &Path, mut look: impl FnMut(&str) -> std::io::Result<()>) -> std::io::Result<()> {
+    let mut from = BufReader::with_capacity(AT_A_TIME, fs::File::open(file)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = Read::by_ref(&mut from).take(MOST_OF_A_LINE).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            return Ok(());
+        }
+        match line.strip_suffix(b"\n") {
+            None if read as u64 == MOST_OF_A_LINE => _ = from.skip_until(b'\n')?,
+            ended => {
+                let line = std::str::from_utf8(ended.unwrap_or(&line)).unwrap_or_default();
+                look(line.strip_suffix('\r').unwrap_or(line))?;
+            }
+        }
+    }
+}
+
+/// Times of kernels on one device, all in memory: of a record that steps are planned by.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     pub(crate) facts: Option<Facts>,
-    /// By kernel: the op with its attributes, and the types of its inputs.
+    /// By kernel.
     pub(crate) kernels: FxHashMap<String, Timed>,
 }
 
 impl Times {
     /// Reads a file's text; one of another format holds nothing.
     pub(crate) fn parse(text: &str) -> Times {
-        let mut times = Times::default();
-        let mut lines = text.lines();
-        if lines.next() != Some(HEADER) {
-            return times;
-        }
-        let mut facts = Facts {
-            signature: String::new(),
-            speed: Speed { flops: 1e12, bytes: 1e11, call: 1e-5 },
-            total: Bytes::ZERO,
-            page: Bytes(1),
-            own: Bytes::ZERO,
-        };
-        for line in lines {
-            let Some((first, rest)) = line.split_once('\t') else { continue };
-            let bytes = || rest.parse().map_or(Bytes::ZERO, Bytes);
-            match first {
-                "signature" => facts.signature = rest.into(),
-                "total" => facts.total = bytes(),
-                "page" => facts.page = bytes().max(Bytes(1)),
-                "own" => facts.own = facts.own.max(bytes()),
-                "speed" => {
-                    let parsed: Vec<f64> = rest.split('\t').filter_map(positive).collect();
-                    if let [flops, bytes, call] = parsed[..] {
-                        facts.speed = Speed { flops, bytes, call };
-                    }
-                }
-                ns => {
-                    let mut fields = rest.splitn(4, '\t');
-                    let mut next = || fields.next();
-                    let (ns, sign) = ns.split_at(ns.find(|c: char| !c.is_ascii_digit()).unwrap_or(ns.len()));
-                    let ns = ns.parse::<u64>().ok().zip(Trust::parse(sign));
-                    let known = (ns, next().and_then(|s| s.parse().ok()));
-                    let (flops, bytes) = (next().and_then(positive), next_bytes(&mut next));
-                    if let ((Some((ns, trust)), Some(scratch)), Some(flops), Some((bytes, kernel))) =
-                        (known, flops, bytes)
-                    {
-                        let timed = Timed { seconds: ns as f64 / 1e9, scratch, flops, bytes, trust };
-                        times.kernels.insert(kernel.into(), timed);
-                    }
-                }
+        let mut kernels = FxHashMap::default();
+        let facts = Times::each_of(text, |entry| {
+            if let Some(timed) = entry.timed() {
+                kernels.insert(entry.kernel.into(), timed);
             }
-        }
-        times.facts = (!facts.signature.is_empty()).then_some(facts);
-        times
+        });
+        Times { facts, kernels }
     }
 
-    /// The times of a file; one that cannot be read is as good as none.
-    pub(crate) fn read(file: &Path) -> Times {
-        Times::parse(&fs::read_to_string(file).unwrap_or_default())
+    /// Looks at the kernels of a text in turn; returns what it says of the device.
+    pub(crate) fn each_of(text: &str, look: impl FnMut(Entry<'_>)) -> Option<Facts> {
+        let mut reading = Reading::default();
+        text.lines().filter_map(|line| reading.line(line)).for_each(look);
+        reading.facts()
+    }
+
+    /// Looks at the kernels of a file in turn, holding none of them; returns what it says of the device. A file that cannot be read is
+    /// as good as none.
+    pub(crate) fn each(file: &Path, mut look: impl FnMut(Entry<'_>)) -> Option<Facts> {
+        let mut reading = Reading::default();
+        each_line(file, |line| {
+            reading.line(line).into_iter().for_each(&mut look);
+            Ok(())
+        })
+        .ok()?;
+        reading.facts()
     }
 
     /// Adds times to a file, whole or not at all: the new file takes the old one's place. Old lines of the same kernels go.
@@ -206,18 +277,16 @@ impl Times {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;
         }
-        let old = fs::read_to_string(file).unwrap_or_default();
-        let known = Times::parse(&old).facts;
+        let known = Times::each(file, |_| {});
         let fresh = file.with_extension(format!("{}.new", std::process::id()));
-        let mut out = std::io::BufWriter::new(fs::File::create(&fresh)?);
+        let mut out = BufWriter::new(fs::File::create(&fresh)?);
         match &known {
             Some(known) => {
                 let new: FxHashSet<&str> = timed.iter().map(|(kernel, _)| kernel.as_str()).collect();
-                for line in old.lines() {
-                    if !line.splitn(5, '\t').nth(4).is_some_and(|kernel| new.contains(kernel)) {
-                        writeln!(out, "{line}")?;
-                    }
-                }
+                each_line(file, |line| match Entry::of(line) {
+                    Some(entry) if new.contains(entry.kernel) => Ok(()),
+                    _ => writeln!(out, "{line}"),
+                })?;
                 if facts.own > known.own {
                     writeln!(out, "own\t{}", facts.own.get())?;
                 }
@@ -229,14 +298,27 @@ impl Times {
         fs::rename(&fresh, file)
     }
 
-    /// Writes a file of these times and no others.
-    pub(crate) fn write(file: &Path, facts: &Facts, timed: &[(&String, &Timed)]) -> std::io::Result<()> {
-        if let Some(folder) = file.parent() {
+    /// Writes a file of those kernels of another that `pick` has something to say of, and of no others.
+    pub(crate) fn copy(
+        from: &Path,
+        to: &Path,
+        facts: &Facts,
+        pick: impl Fn(&Entry<'_>) -> Option<Timed>,
+    ) -> std::io::Result<()> {
+        if let Some(folder) = to.parent() {
             fs::create_dir_all(folder)?;
         }
-        let mut out = std::io::BufWriter::new(fs::File::create(file)?);
+        let mut out = BufWriter::new(fs::File::create(to)?);
         facts.write(&mut out)?;
-        timed.iter().try_for_each(|(kernel, timed)| timed.write(kernel, &mut out))?;
+        let mut written = Ok(());
+        Times::each(from, |entry| {
+            if let Some(timed) = pick(&entry)
+                && written.is_ok()
+            {
+                written = timed.write(entry.kernel, &mut out);
+            }
+        });
+        written?;
         out.flush()
     }
 }
@@ -251,6 +333,12 @@ impl Timed {
 }
 
 impl Facts {
+    /// What is taken for granted of a device of which a file says nothing.
+    fn unknown() -> Facts {
+        let speed = Speed { flops: 1e12, bytes: 1e11, call: 1e-5 };
+        Facts { signature: String::new(), speed, total: Bytes::ZERO, page: Bytes(1), own: Bytes::ZERO }
+    }
+
     /// What a backend says of itself; `own` and `page` are its memory's.
     pub(crate) fn new(backend: &dyn Backend, page: Bytes, own: Bytes) -> Facts {
         let total = backend.total().unwrap_or(Bytes::ZERO);
@@ -267,12 +355,6 @@ impl Facts {
 
 fn positive(text: &str) -> Option<f64> {
     text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0)
-}
-
-/// The last two fields: bytes, and the kernel.
-fn next_bytes<'t>(next: &mut impl FnMut() -> Option<&'t str>) -> Option<(f64, &'t str)> {
-    let bytes = next().and_then(positive)?;
-    Some((bytes, next()?))
 }
 
 #[cfg(test)]
@@ -298,8 +380,13 @@ mod tests {
         Times::append(&file, &facts(70), &[("MatMul(a) f32[2, 3]".into(), timed)]).unwrap();
         Times::append(&file, &facts(90), &[("Exp f32[4]".into(), Timed { scratch: 0, ..timed })]).unwrap();
         Times::append(&file, &facts(80), &[]).unwrap();
-        let times = Times::read(&file);
+        let read = || Times::parse(&fs::read_to_string(&file).unwrap());
+        let times = read();
         assert_eq!(times.facts, Some(facts(90)));
+        let mut seen = Vec::new();
+        let streamed =
+            Times::each(&file, |entry| seen.push((entry.kernel.to_string(), entry.timed().unwrap())));
+        assert_eq!((streamed, seen.into_iter().collect()), (times.facts.clone(), times.kernels.clone()));
         assert_eq!(times.kernels.len(), 2);
         assert_eq!(times.kernels["MatMul(a) f32[2, 3]"], timed);
         // What is written again takes the old line's place, with what it is worth.
@@ -307,7 +394,7 @@ mod tests {
         for trust in [Trust::Noisy(3)].into_iter().chain(again) {
             let again = Timed { seconds: 2e-6, trust, ..timed };
             Times::append(&file, &facts(80), &[("MatMul(a) f32[2, 3]".into(), again)]).unwrap();
-            assert_eq!(Times::read(&file).kernels["MatMul(a) f32[2, 3]"], again);
+            assert_eq!(read().kernels["MatMul(a) f32[2, 3]"], again);
             assert_eq!(fs::read_to_string(&file).unwrap().matches("MatMul").count(), 1);
         }
         fs::remove_dir_all(folder).unwrap();

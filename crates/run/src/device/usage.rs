@@ -10,6 +10,11 @@ pub(crate) fn own(device: &Device) -> Option<Bytes> {
     device.taken().map(|taken| taken.saturating_sub(device.memory_info().reserved))
 }
 
+/// What of that is code which was compiled for the device and is loaded now; none where there is no such code.
+pub(crate) fn code(device: &Device) -> Option<Bytes> {
+    device.libraries().iter().find(|row| row.name == plimsoll_cuda::CODE).map(|row| row.bytes)
+}
+
 /// Bytes rounded up to whole pages of a device.
 pub(crate) fn whole_pages(device: &Device, bytes: Bytes) -> Bytes {
     Bytes(bytes.get().next_multiple_of(device.memory().page().get().max(1)))

@@ -6,7 +6,7 @@ use plimsoll_plan as plan;
 use plimsoll_plan::{Home, Kind, Tensor};
 
 use super::{Brought, Location, Lowered, Move, Phase, Place, Roles, Source, carry_ns};
-use crate::device::{Costs, Device};
+use crate::device::Device;
 use crate::error::Result;
 
 /// A value that is put into its place once it is there.
@@ -75,17 +75,10 @@ impl Lowered {
     }
 
     /// Brings an argument from the host.
-    pub(super) fn fetch(
-        &mut self,
-        v: ValueId,
-        argument: usize,
-        phase: Phase,
-        device: &Device,
-        costs: &Costs,
-    ) -> Result<()> {
+    pub(super) fn fetch(&mut self, v: ValueId, argument: usize, phase: Phase, device: &Device) -> Result<()> {
         let (at, bytes) = (self.location(v)?, self.graph.ty(v).bytes());
         let name = format!("fetch {}", self.graph.info(v).name);
-        let op = plan::Op::fetch(name, at.tensor, carry_ns(device, costs, bytes));
+        let op = plan::Op::fetch(name, at.tensor, carry_ns(device, bytes));
         let op = self.problem.op(op).index();
         self.brought.push(Brought { value: v, argument, op, at, phase });
         self.sources.push(Source::Carry { argument, at, bytes, out: false });
@@ -111,7 +104,7 @@ impl Lowered {
     }
 
     /// Puts a value into its place.
-    pub(super) fn commit(&mut self, commit: Commit, device: &Device, costs: &Costs) -> Result<()> {
+    pub(super) fn commit(&mut self, commit: Commit, device: &Device) -> Result<()> {
         let Commit { from, to, bytes } = commit;
         let made = match from {
             From::Root(root) => Some(root),
@@ -129,7 +122,7 @@ impl Lowered {
             }
         };
         let name = format!("store {}", self.graph.info(self.graph.inputs()[argument]).name);
-        let mut op = plan::Op::store(name, from.tensor, carry_ns(device, costs, bytes));
+        let mut op = plan::Op::store(name, from.tensor, carry_ns(device, bytes));
         self.wait_for_guard(&mut op);
         // Nothing that is still to be brought of the old value may find the new one. What the new one was made of has been brought.
         let is_made_of = |from: ValueId| made.is_some_and(|v| self.is_made_of(v, from));

@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 
 use commits::{Commit, From, To};
 
-use crate::device::{Costs, Device};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use order::{changes_after, early_updates};
 
@@ -160,9 +160,10 @@ impl Lowered {
         }
         lowered.updates_in_place(replaces, &order, guard);
         let mut commits = lowered.results(roles)?;
-        let costs = device.costs();
+        // Several may be lowered beside each other, and to ask a library for scratch takes long: times are not locked meanwhile.
+        device.costs().look_up(&graph, device)?;
         for (v, a) in lowered.wanted_at_once(roles, &away) {
-            lowered.fetch(v, a, Phase::Forward, device, &costs)?;
+            lowered.fetch(v, a, Phase::Forward, device)?;
         }
         let again = lowered.may_come_again(roles, &away, guard);
         if let (Some(root), Some(maker)) = (guarded, guard) {
@@ -186,25 +187,25 @@ impl Lowered {
                     let kind = roles.kinds.get(a).copied().unwrap_or(Kind::Input);
                     lowered.locate(v, Home::Transient, kind, graph.ty(v).bytes(), None);
                 }
-                lowered.fetch(v, a, phase, device, &costs)?;
+                lowered.fetch(v, a, phase, device)?;
             }
-            lowered.run(id, node, device, &costs)?;
+            lowered.run(id, node, device)?;
             // New state goes back as soon as it is there.
             let made = |commit: &mut Commit| {
                 let is_new = matches!(commit.from, From::Root(root) if node.outputs.contains(&root));
                 is_new && matches!(commit.to, To::Hosted(_))
             };
             for commit in commits.extract_if(.., made).collect::<Vec<Commit>>() {
-                lowered.commit(commit, device, &costs)?;
+                lowered.commit(commit, device)?;
             }
         }
         for commit in commits {
-            lowered.commit(commit, device, &costs)?;
+            lowered.commit(commit, device)?;
         }
         Ok(lowered)
     }
 
-    fn run(&mut self, id: NodeId, node: &Node, device: &Device, costs: &Costs) -> Result<()> {
+    fn run(&mut self, id: NodeId, node: &Node, device: &Device) -> Result<()> {
         let graph = self.graph.clone();
         let mut op = plan::Op::new(name(node), &[], &[], 0);
         // What ranks exchange, they exchange once: the others would not know of a second time.
@@ -246,7 +247,7 @@ impl Lowered {
         }
         let chosen = device.choose_node(&graph, node)?;
         self.hosts[id.index()] = chosen.on_host;
-        let seconds = seconds(&graph, node, device, costs, chosen.on_host)?;
+        let seconds = seconds(&graph, node, device, chosen.on_host)?;
         (op.scratch, op.ns) = (chosen.scratch as u64, (seconds * 1e9) as u64);
         self.problem.op(op);
         self.sources.push(Source::Run(id));
@@ -255,23 +256,22 @@ impl Lowered {
 
     /// Gives every op the time that is known of its kernel by now; returns whether any time has changed.
     pub(crate) fn time(&mut self, device: &Device) -> bool {
-        let costs = device.costs();
         let mut changed = false;
         for (op, source) in self.problem.ops.iter_mut().zip(&self.sources) {
             let ns = match source {
                 Source::Run(id) => {
                     let (node, on_host) = (self.graph.node(*id), self.hosts[id.index()]);
                     // Kernels that it was lowered with are there.
-                    let Ok(seconds) = seconds(&self.graph, node, device, &costs, on_host) else { continue };
+                    let Ok(seconds) = seconds(&self.graph, node, device, on_host) else { continue };
                     (seconds * 1e9) as u64
                 }
-                Source::Carry { bytes, .. } => carry_ns(device, &costs, *bytes),
+                Source::Carry { bytes, .. } => carry_ns(device, *bytes),
                 Source::Copy { .. } => continue,
             };
             changed |= std::mem::replace(&mut op.ns, ns) != ns;
         }
         if self.problem.link.is_some() {
-            let link = costs.link(device.backend());
+            let link = device.costs().link(device.backend());
             changed |= std::mem::replace(&mut self.problem.link, link) != link;
         }
         changed
@@ -346,15 +346,15 @@ impl Lowered {
 }
 
 /// Nanoseconds of a copy from or to the host.
-fn carry_ns(device: &Device, costs: &Costs, bytes: usize) -> u64 {
-    costs.link(device.backend()).map_or(0, |link| link.ns(bytes as u64))
+fn carry_ns(device: &Device, bytes: usize) -> u64 {
+    device.costs().link(device.backend()).map_or(0, |link| link.ns(bytes as u64))
 }
 
 /// Seconds of a node's kernel, as far as is known.
-fn seconds(graph: &Graph, node: &Node, device: &Device, costs: &Costs, on_host: bool) -> Result<f64> {
+fn seconds(graph: &Graph, node: &Node, device: &Device, on_host: bool) -> Result<f64> {
     let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
     let backend = device.kernels(&node.op, on_host)?;
-    Ok(costs.seconds(backend, &node.op, &types(&node.inputs), &types(&node.outputs)))
+    Ok(device.costs().seconds(backend, &node.op, &types(&node.inputs), &types(&node.outputs)))
 }
 
 /// For each value, the one whose bytes it uses.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
+use plimsoll_device::stopwatch::during;
 use plimsoll_graph::Graph;
 use plimsoll_plan::{Digest, Infeasible, Plan, PlanError, Planner, ProblemError, Request, verify};
 use plimsoll_record::KeptBytes;
@@ -44,7 +45,8 @@ impl PlannableGraph {
         host: Bytes,
     ) -> Result<PlannableGraph> {
         let graph = Arc::new(graph);
-        let lowered = Arc::new(Lowered::new(graph, roles, device, host > Bytes::ZERO)?);
+        let lowered = during("lowered", || Lowered::new(graph, roles, device, host > Bytes::ZERO))?;
+        let lowered = Arc::new(lowered);
         let effort = u32::from(!roles.in_haste);
         let request = Request { host_budget: host.get(), effort, ..Request::within(0) };
         let planner = Planner::new(&lowered.problem, &request).map_err(|error| match error {
@@ -62,7 +64,7 @@ impl PlannableGraph {
 
     /// Times kernels that have not been timed, where the device says so and their operands fit into `room`.
     pub(crate) fn time(&mut self, device: &Device, room: Option<Bytes>) -> Result<()> {
-        device.costs().time(&self.lowered.graph, device, room)?;
+        during("kernels timed", || device.costs().time(&self.lowered.graph, device, room))?;
         let carries = self.lowered.problem.ops.iter().any(|op| op.carry.is_some());
         if carries || self.lowered.problem.link.is_some() {
             device.costs().time_link(device, room.unwrap_or(Bytes(u64::MAX)))?;

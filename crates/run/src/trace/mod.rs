@@ -8,6 +8,7 @@ mod step_fn;
 pub use options::StepOptions;
 pub use step_fn::{StepArgs, StepFn, StepResult};
 
+use plimsoll_device::stopwatch::during;
 use plimsoll_graph::micro_batch::{Frame, Splits, shares, splits};
 use plimsoll_graph::{DType, Graph, Site, TensorOps, Type};
 use plimsoll_record::Kind;
@@ -58,6 +59,10 @@ pub(crate) struct Traced {
 impl Traceable {
     /// Traces the step for so many samples, or for inputs as they are.
     pub(crate) fn trace(&self, samples: Option<usize>) -> Result<Traced> {
+        during("traced", || self.trace_now(samples))
+    }
+
+    fn trace_now(&self, samples: Option<usize>) -> Result<Traced> {
         let tracing = Tracing::new();
         let state: Vec<Tensor> =
             self.state.iter().map(|part| tracing.argument(&part.name, part.ty.clone())).collect();
