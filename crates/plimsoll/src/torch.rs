@@ -2,6 +2,6 @@
 
 #[doc(inline)]
 pub use plimsoll_torch::{
-    Error, Held, Input, Kind, Length, Level, Limits, Output, Program, ProgramLoss, Result, Rule, TorchModel,
-    TorchOptimizer, Values, known_ops,
+    Cycled, Error, Held, Input, Kind, Length, Level, Limits, Output, Program, ProgramLoss, Result, Rule,
+    TorchModel, TorchOptimizer, Values, known_ops,
 };

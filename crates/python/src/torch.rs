@@ -8,7 +8,7 @@ use plimsoll::device::process;
 use plimsoll::internals::formats::Element;
 use plimsoll::internals::run::{MemoryRequest, Precision};
 use plimsoll::nn::{Clip, Outcome, Pass, Recipe, Training};
-use plimsoll::prelude::{Bytes, Device, Tensor as Value, TensorOps as _, Type};
+use plimsoll::prelude::{Bytes, DType, Device, Tensor as Value, TensorOps as _, Type};
 use plimsoll::torch::{Error, Kind, Program, ProgramLoss, TorchModel, Values};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -91,6 +91,8 @@ pub fn torch_ops() -> Vec<&'static str> {
 struct Begun {
     training: Training,
     batch: Vec<Value>,
+    /// What labels count for in the batch that lies there, one number a loss.
+    shares: Vec<f64>,
     /// What stood beside its memory when it was planned last, and what was resident when that ended.
     last: (Bytes, Bytes),
 }
@@ -109,8 +111,41 @@ pub struct TorchTraining {
     begun: Mutex<Option<Begun>>,
 }
 
+/// A tensor of a batch: on the host as NumPy has it, or on the trainer's own card, where it lies.
+enum Given {
+    Host(Array),
+    Card(Value),
+}
+
+impl Given {
+    fn all(batch: &[Bound<'_, PyAny>]) -> PyResult<Vec<Given>> {
+        batch.iter().map(Given::new).collect()
+    }
+
+    fn new(value: &Bound<'_, PyAny>) -> PyResult<Given> {
+        match value.cast::<crate::tensor::Tensor>() {
+            Ok(tensor) => Ok(Given::Card(tensor.get().0.clone())),
+            Err(_) => Ok(Given::Host(Array::new(value)?)),
+        }
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        match self {
+            Given::Host(array) => array.shape.clone(),
+            Given::Card(tensor) => tensor.shape().to_vec(),
+        }
+    }
+
+    fn write_to(&self, tensor: &mut Value) -> plimsoll::internals::run::Result<()> {
+        match self {
+            Given::Host(array) => tensor.set_bytes(array.as_ref()),
+            Given::Card(given) => tensor.set_from(given),
+        }
+    }
+}
+
 /// An output of a prediction: type, shape, bytes.
-type Given<'py> = (&'static str, Vec<usize>, Bound<'py, PyBytes>);
+type Predicted<'py> = (&'static str, Vec<usize>, Bound<'py, PyBytes>);
 
 /// What is behind a lock. It is not waited for: whoever has it may wait for the interpreter that the caller holds.
 fn taken_from<T>(held: &Mutex<T>) -> PyResult<MutexGuard<'_, T>> {
@@ -161,7 +196,7 @@ impl TorchTraining {
     fn with_batch<T: Send>(
         &self,
         py: Python<'_>,
-        arrays: Vec<Array>,
+        arrays: Vec<Given>,
         program: &Program,
         body: impl FnOnce(&mut Training, &[&Value]) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
@@ -169,24 +204,29 @@ impl TorchTraining {
         let Some(begun) = begun.as_mut() else {
             return Err(PyValueError::new_err("the training has not begun"));
         };
-        let shapes: Vec<Vec<usize>> = arrays.iter().map(|array| array.shape.clone()).collect();
+        let shapes: Vec<Vec<usize>> = arrays.iter().map(Given::shape).collect();
         let is_own = std::ptr::eq(program, self.model.program());
         let types = if is_own { self.step_types(&shapes) } else { types(program, &shapes) };
         let types = types.map_err(|failure| failure.raised(py))?;
         let is_same = begun.batch.iter().map(|x| x.ty()).eq(types.iter());
         let run = move |begun: &mut Begun| {
-            if !is_same {
-                begun.batch = Vec::new();
+            let is_fresh = !is_same;
+            if is_fresh {
+                (begun.batch, begun.shares) = (Vec::new(), Vec::new());
                 begun.batch = types.into_iter().map(Value::zeros).collect::<Result<_, _>>()?;
             }
             for (tensor, array) in begun.batch.iter_mut().zip(&arrays) {
-                tensor.set_bytes(array.as_ref())?;
+                array.write_to(tensor)?;
             }
             if is_own {
                 let (given, counted) = begun.batch.split_at_mut(arrays.len());
-                for (tensor, share) in counted.iter_mut().zip(self.model.shares(given)?) {
-                    let all = Value::full(tensor.ty().clone(), share)?;
-                    tensor.set_bytes(&all.to_bytes()?)?;
+                let shares = self.model.shares(given)?;
+                // Mostly all labels count, at every step: then there is nothing to write.
+                if is_fresh || shares != begun.shares {
+                    for (tensor, share) in counted.iter_mut().zip(&shares) {
+                        tensor.set_bytes(&repeated(*share, tensor.ty()))?;
+                    }
+                    begun.shares = shares;
                 }
             }
             let batch: Vec<&Value> = begun.batch.iter().collect();
@@ -272,14 +312,14 @@ impl TorchTraining {
         py: Python<'py>,
         batch: Vec<Bound<'py, PyAny>>,
     ) -> PyResult<(f64, Vec<NamedBytes<'py>>)> {
-        let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
+        let arrays = Given::all(&batch)?;
         let (loss, found) = call::run(py, || {
             self.device.scope(|| {
-                let shapes: Vec<Vec<usize>> = arrays.iter().map(|array| array.shape.clone()).collect();
+                let shapes: Vec<Vec<usize>> = arrays.iter().map(Given::shape).collect();
                 let mut inputs = Vec::new();
                 for (ty, array) in types(self.model.program(), &shapes)?.into_iter().zip(&arrays) {
                     let mut tensor = Value::zeros(ty)?;
-                    tensor.set_bytes(array.as_ref())?;
+                    array.write_to(&mut tensor)?;
                     inputs.push(tensor);
                 }
                 let model = &self.model;
@@ -349,13 +389,19 @@ impl TorchTraining {
                     Ok(training)
                 })?;
                 let last = (held(), process::resident().unwrap_or(Bytes::ZERO));
-                Ok(Begun { training, batch: Vec::new(), last })
+                Ok(Begun { training, batch: Vec::new(), shares: Vec::new(), last })
             },
         )?);
         Ok(())
     }
 
-    /// One step on a batch at such learning rates, one a group: its loss, the norm of the gradients where they are clipped by it, and where the loss is
+    /// Gives back all that the training holds, so that it can begin anew with what the module has then.
+    fn end(&self) -> PyResult<()> {
+        *taken_from(&self.begun)? = None;
+        Ok(())
+    }
+
+    /// One step on a batch at such learning rates, one a group and behind it the momentum where that is cycled: its loss, the norm of the gradients where they are clipped by it, and where the loss is
     /// scaled the next scale and whether the update was left out.
     fn step(
         &self,
@@ -363,7 +409,7 @@ impl TorchTraining {
         batch: Vec<Bound<'_, PyAny>>,
         rates: Vec<f64>,
     ) -> PyResult<(f64, Option<f64>, Option<f64>, bool)> {
-        let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
+        let arrays = Given::all(&batch)?;
         self.with_batch(py, arrays, self.model.program(), |training, batch| {
             training.set_rates(&rates)?;
             let Outcome { loss, gradient_norm, loss_scale, skipped, .. } = training.run(batch)?;
@@ -373,15 +419,15 @@ impl TorchTraining {
 
     /// The loss of a batch, by the program that [`TorchTraining::set_evaluation`] gave.
     fn evaluate(&self, py: Python<'_>, batch: Vec<Bound<'_, PyAny>>) -> PyResult<f64> {
-        let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
+        let arrays = Given::all(&batch)?;
         self.with_batch(py, arrays, self.model.program(), |training, batch| {
             Ok(training.evaluate(batch)?.loss)
         })
     }
 
     /// What the program that [`TorchTraining::set_prediction`] gave makes of a batch.
-    fn predict<'py>(&self, py: Python<'py>, batch: Vec<Bound<'py, PyAny>>) -> PyResult<Vec<Given<'py>>> {
-        let arrays = batch.iter().map(Array::new).collect::<PyResult<Vec<Array>>>()?;
+    fn predict<'py>(&self, py: Python<'py>, batch: Vec<Bound<'py, PyAny>>) -> PyResult<Vec<Predicted<'py>>> {
+        let arrays = Given::all(&batch)?;
         let Some(predicted) = self.model.prediction() else {
             return Err(PyValueError::new_err("no program for predictions was given"));
         };
@@ -447,6 +493,14 @@ impl TorchTraining {
         let mut begun = taken_from(&self.begun)?;
         let told = |begun: &mut Begun| [begun.training.take_notice(), begun.training.take_remark()];
         Ok(begun.as_mut().map(told).into_iter().flatten().flatten().collect())
+    }
+}
+
+/// A number as the bytes of all elements of a type.
+fn repeated(value: f64, ty: &Type) -> Vec<u8> {
+    match ty.dtype {
+        DType::F64 => value.to_le_bytes().repeat(ty.elements()),
+        _ => (value as f32).to_le_bytes().repeat(ty.elements()),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll::nn::{Adagrad, Adam, Adamax, Decay, Lion, NAdam, RAdam, RmsProp, Sgd};
-use plimsoll::torch::{Rule, TorchOptimizer};
+use plimsoll::torch::{Cycled, Rule, TorchOptimizer};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, plain};
@@ -17,6 +17,9 @@ pub struct Group {
     settings: BTreeMap<String, f64>,
     #[pyo3(item)]
     names: Vec<String>,
+    /// Whether its momentum, or Adam's first beta, is given with every step as its learning rate is.
+    #[pyo3(item)]
+    cycled: bool,
 }
 
 /// An optimizer of such groups.
@@ -44,12 +47,14 @@ impl Group {
         Ok(match self.rule.as_str() {
             "SGD" => {
                 let (momentum, is_nesterov) = (self.number("momentum")?, self.number("nesterov")? != 0.0);
-                Sgd { lr, momentum, is_nesterov, decay: self.decay(false)? }.into()
+                let sgd = Sgd { lr, momentum, is_nesterov, decay: self.decay(false)? };
+                if self.cycled { Cycled::from(sgd).into() } else { sgd.into() }
             }
             "Adam" | "AdamW" => {
                 let (beta1, beta2) = betas()?;
                 let decay = self.decay(self.rule == "AdamW" || is_decoupled()?)?;
-                Adam { lr, beta1, beta2, eps: self.number("eps")?, decay }.into()
+                let adam = Adam { lr, beta1, beta2, eps: self.number("eps")?, decay };
+                if self.cycled { Cycled::from(adam).into() } else { adam.into() }
             }
             "Adamax" => {
                 let (beta1, beta2) = betas()?;

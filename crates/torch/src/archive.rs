@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Cursor, Read, Seek};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Error, Result};
@@ -50,7 +51,10 @@ impl Archive {
 
     fn of(file: Box<dyn ReadSeek>, name: String, limits: &Limits) -> Result<Archive> {
         let broken = |why: String| Error::Archive { file: name.clone(), why };
-        let mut zip = ZipArchive::new(BufReader::new(file))
+        // PyTorch's archives begin where the file begins. Looking for their beginning goes wrong where the first name has 30 letters: behind the members stand two
+        // records that are not counted, of as many bytes as such a member's header.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let mut zip = ZipArchive::with_config(config, BufReader::new(file))
             .map_err(|error| broken(format!("it is no .pt2 archive, which is a zip file: {error}")))?;
         if zip.len() > limits.members {
             let most = limits.members;

@@ -6,6 +6,7 @@
 
 mod archive;
 mod call;
+mod cycled;
 mod defaults;
 mod error;
 mod model;
@@ -21,6 +22,7 @@ mod value;
 mod walk;
 
 pub use archive::Limits;
+pub use cycled::Cycled;
 pub use error::{Error, Result};
 pub use model::{ProgramLoss, TorchModel};
 pub use ops::known_ops;

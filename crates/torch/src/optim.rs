@@ -30,8 +30,9 @@ pub struct TorchOptimizer {
 #[derive(Clone, Debug)]
 struct Group {
     rule: Rule,
-    /// How many scalars its rule prepares.
+    /// How many scalars its rule prepares, and of how many rates.
     scalars: usize,
+    rates: usize,
 }
 
 /// An optimizer that a group shares with its clones.
@@ -51,7 +52,6 @@ impl TorchOptimizer {
     /// There is no group, or a parameter is in two.
     pub fn new(groups: Vec<(Rule, Vec<String>)>) -> Result<TorchOptimizer> {
         let mut optimizer = TorchOptimizer { groups: Vec::new(), of: BTreeMap::new() };
-        let one = Tensor::full(Type::new(DType::F64, []), 1.0)?;
         for (i, (rule, names)) in groups.into_iter().enumerate() {
             for name in names {
                 if optimizer.of.contains_key(&name) {
@@ -59,8 +59,11 @@ impl TorchOptimizer {
                 }
                 optimizer.of.insert(name, i);
             }
-            let scalars = rule.0.prepare(&one, &one)?.len();
-            optimizer.groups.push(Group { rule, scalars });
+            let rates = rule.0.rates().len();
+            let half = |shape: &[usize]| Tensor::full(Type::new(DType::F64, shape), 0.5);
+            let given = if rates == 1 { half(&[])? } else { half(&[rates])? };
+            let scalars = rule.0.prepare(&half(&[])?, &given)?.len();
+            optimizer.groups.push(Group { rule, scalars, rates });
         }
         match optimizer.groups.is_empty() {
             true => Err(refuse("makes an optimizer without groups of parameters")),
@@ -85,7 +88,7 @@ impl Optimizer for TorchOptimizer {
     }
 
     fn rates(&self) -> Vec<f64> {
-        self.groups.iter().map(|group| group.rule.0.rate()).collect()
+        self.groups.iter().flat_map(|group| group.rule.0.rates()).collect()
     }
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
@@ -93,12 +96,14 @@ impl Optimizer for TorchOptimizer {
     }
 
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        let mut scalars = Vec::new();
-        for (i, group) in self.groups.iter().enumerate() {
-            let own = match self.groups.len() {
-                1 => rate.clone(),
-                _ => rate.narrow(0, i, i + 1)?.reshape([])?,
+        let (mut scalars, mut at) = (Vec::new(), 0);
+        for group in &self.groups {
+            let own = match (rate.shape().rank(), group.rates) {
+                (0, _) => rate.clone(),
+                (_, 1) => rate.narrow(0, at, at + 1)?.reshape([])?,
+                (_, n) => rate.narrow(0, at, at + n)?,
             };
+            at += group.rates;
             scalars.extend(group.rule.0.prepare(count, &own)?);
         }
         Ok(scalars)

@@ -114,6 +114,26 @@ fn needed(program: &Program, losses: &[CountedLoss]) -> Option<Vec<usize>> {
     wanted.iter().all(is_fixed).then_some(nodes)
 }
 
+/// Labels that a card counts at a time: little is held beside the step.
+const AT_ONCE: usize = 1 << 20;
+
+/// How many labels are not ignored. On a card they are counted there, since all of them would take longer to come over than the step's own kernels take.
+fn counted(labels: &Tensor, ignored: i64) -> RunResult<f64> {
+    if !labels.device().is_some_and(|device| device.has_own_memory()) {
+        let labels = labels.cast(DType::I64)?.to_vec::<i64>()?;
+        return Ok(labels.iter().filter(|label| **label != ignored).count() as f64);
+    }
+    let n = labels.ty().elements();
+    let flat = labels.reshape([n])?;
+    let ignored = flat.full_like(Type::new(flat.dtype(), []), ignored as f64)?;
+    let mut total = 0.0;
+    for start in (0..n).step_by(AT_ONCE) {
+        let some = flat.narrow(0, start, (start + AT_ONCE).min(n))?.not_equal(&ignored)?;
+        total += some.cast(DType::F32)?.sum(&[], false)?.item()?;
+    }
+    Ok(total)
+}
+
 impl TorchModel {
     /// The types of what [`TorchModel::shares`] gives for a batch of so many samples: inputs that a step takes after those of the program.
     pub fn share_types(&self, samples: usize) -> Vec<Type> {
@@ -147,19 +167,16 @@ impl TorchModel {
             self.bind_kept(name, &mut env)?;
         }
         let share = |loss: &CountedLoss| {
-            let labels = laid_of(&env, &loss.labels)?.plain()?.cast(DType::I64)?.to_vec::<i64>()?;
-            let weights = match &loss.weight {
-                Some(name) => Some(laid_of(&env, name)?.plain()?.cast(DType::F64)?.to_vec::<f64>()?),
-                None => None,
-            };
-            let of = |&label: &i64| match &weights {
+            let labels = laid_of(&env, &loss.labels)?.plain()?;
+            let all = labels.ty().elements() as f64;
+            let Some(name) = &loss.weight else { return Ok(all / counted(&labels, loss.ignored)?) };
+            let weights = laid_of(&env, name)?.plain()?.cast(DType::F64)?.to_vec::<f64>()?;
+            let of = |&label: &i64| match usize::try_from(label) {
                 _ if label == loss.ignored => 0.0,
-                Some(weights) => {
-                    usize::try_from(label).ok().and_then(|at| weights.get(at)).copied().unwrap_or(f64::NAN)
-                }
-                None => 1.0,
+                Ok(at) => weights.get(at).copied().unwrap_or(f64::NAN),
+                Err(_) => f64::NAN,
             };
-            Ok(labels.len() as f64 / labels.iter().map(of).sum::<f64>())
+            Ok(all / labels.cast(DType::I64)?.to_vec::<i64>()?.iter().map(of).sum::<f64>())
         };
         self.counted.iter().map(share).collect()
     }

@@ -38,6 +38,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         if not table:
             break
         program = program.run_decompositions(table)
+    _slice_tables(program.graph_module)
     fold(program)
     return program
 
@@ -114,6 +115,50 @@ def _drop_checks(part: torch.fx.GraphModule) -> None:
         if not node.users and (is_check or is_number):
             part.graph.erase_node(node)
     part.recompile()
+
+
+def _slice_tables(part: torch.fx.GraphModule) -> None:
+    """Reads the first rows of a table, as places in a sequence are read, as a slice of it: its gradient is not a sum over indices then."""
+    aten = torch.ops.aten
+    for node in list(part.graph.nodes):
+        if node.op != "call_function" or node.target is not aten.embedding.default or any(argument not in (-1, False) for argument in node.args[2:]) or node.kwargs:
+            continue
+        table, places = node.args[:2]
+        length = _counted(places)
+        if length is None or not 0 < length <= table.meta["val"].shape[0]:
+            continue
+        with part.graph.inserting_before(node):
+            rows = part.graph.call_function(aten.slice.Tensor, (table, 0, 0, length))
+            own = {key: value for key, value in node.meta.items() if key != "val"}
+            rows.meta.update({**own, "val": table.meta["val"][:length]})
+            shape = list(node.meta["val"].shape)
+            if len(shape) > 2:
+                rows = part.graph.call_function(aten.view.default, (rows, shape))
+                rows.meta.update(node.meta)
+        node.replace_all_uses_with(rows)
+        part.graph.erase_node(node)
+        while isinstance(places, torch.fx.Node) and not places.users and places.op == "call_function":
+            unused, places = places, next(iter(places.all_input_nodes), None)
+            part.graph.erase_node(unused)
+    part.recompile()
+
+
+def _counted(node: Any) -> int | None:
+    """How many numbers 0, 1, 2 … a node gives; none where it gives others. Axes of length 1 may stand around them."""
+    aten = torch.ops.aten
+    while isinstance(node, torch.fx.Node) and node.target in (aten.unsqueeze.default, aten.view.default) and node.meta["val"].numel() == node.meta["val"].shape[-1]:
+        node = node.args[0]
+    if not isinstance(node, torch.fx.Node) or node.op != "call_function" or node.meta["val"].is_floating_point():
+        return None
+    numbers = [argument for argument in node.args]
+    if node.target is aten.arange.default:
+        numbers = [0, *numbers, 1]
+    elif node.target is aten.arange.start:
+        numbers = [*numbers, 1]
+    elif node.target is not aten.arange.start_step:
+        return None
+    numbers = numbers if len(numbers) == 3 else [*numbers, 1]
+    return numbers[1] if numbers[0] == 0 and numbers[2] == 1 and all(type(number) is int for number in numbers) else None
 
 
 def _taken_apart(program: Any) -> dict[Any, Any]:

@@ -61,7 +61,7 @@ def _is_foldable(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or any(not isinstance(length, int) for length in value.shape):
         return False
-    if torch.Tag.nondeterministic_seeded in node.target.tags or value.is_complex() or value.device.type != "cpu":
+    if torch.Tag.nondeterministic_seeded in node.target.tags or value.is_complex() or value.device.type not in ("cpu", "cuda"):
         return False
     return all(argument in known for argument in node.all_input_nodes)
 

@@ -36,6 +36,8 @@ _RULES: dict[str, tuple[tuple[str, ...], dict[str, Any], dict[str, str]]] = {
 _OFF = {"maximize": False, "differentiable": False}
 #: Settings that older or other classes leave out.
 _USUAL = {"decoupled_weight_decay": False, "nesterov": False, "initial_accumulator_value": 0.0}
+#: What schedulers turn with the learning rate (``OneCycleLR``, ``CyclicLR``), by class.
+_TURNED = {"SGD": "momentum", "Adam": "beta1", "AdamW": "beta1"}
 
 
 class Optimizer:
@@ -54,7 +56,24 @@ class Optimizer:
                 shape = tuple(unknown[0].shape)
                 raise PlimsollError(f"group {place} of the optimizer has a parameter of shape {shape} that is not in the module")
             self.names.append([names[parameter] for parameter in group["params"]])
+        self._is_cycled = any("max_momentum" in group or "base_momentum" in group for group in optimizer.param_groups) and self.rule in _TURNED
+        self._began_with: list[dict[str, float]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Takes the settings as those of a training that begins now."""
         self._began_with = [self._settings(place) for place in range(len(self.names))]
+
+    def _now(self) -> list[dict[str, float]]:
+        return [self._settings(place) for place in range(len(self.names))]
+
+    def turns(self) -> bool:
+        """Whether a scheduler has begun to turn momentum, which the training takes as fixed: then it must begin anew."""
+        turned = _TURNED.get(self.rule)
+        if self._is_cycled or turned is None or all(now[turned] == before[turned] for now, before in zip(self._now(), self._began_with)):
+            return False
+        self._is_cycled = True
+        return True
 
     def _settings(self, place: int) -> dict[str, float]:
         """The settings of a group as numbers; what cannot be followed is refused by name."""
@@ -75,21 +94,26 @@ class Optimizer:
         return numbers
 
     def rates(self) -> list[float]:
-        """The learning rates as they are now. Other settings must be what they were at the first step."""
-        for place, before in enumerate(self._began_with):
-            for name, value in self._settings(place).items():
-                if before[name] != value:
+        """The learning rates as they are now, each with its momentum where that is turned too. Other settings must be what they were at the first step."""
+        turned, rates = _TURNED[self.rule] if self._is_cycled else None, []
+        for place, (before, now) in enumerate(zip(self._began_with, self._now())):
+            for name, value in now.items():
+                if before[name] != value and name != turned:
                     raise PlimsollError(
-                        f"{name} of group {place} changed from {before[name]} to {value}; only learning rates may change while a Trainer is at "
-                        "work (a scheduler with cycle_momentum wants cycle_momentum=False)"
+                        f"{name} of group {place} changed from {before[name]} to {value}; only learning rates and momentum may change while a Trainer is at "
+                        "work: call sync(), and make a new Trainer"
                     )
-        return [float(group["lr"]) for group in self._optimizer.param_groups]
+            rates.append(float(self._optimizer.param_groups[place]["lr"]))
+            rates += [] if turned is None else [now[turned]]
+        return rates
 
     def groups(self, trained: set[str]) -> list[dict[str, Any]]:
         """The groups as the engine is told of them."""
+        self.rates()
+        groups = zip(self._now(), self._optimizer.param_groups, self.names)
         return [
-            {"rule": self.rule, "settings": {**numbers, "lr": rate}, "names": [name for name in names if name in trained]}
-            for numbers, rate, names in zip(self._began_with, self.rates(), self.names)
+            {"rule": self.rule, "settings": {**numbers, "lr": float(group["lr"])}, "names": [name for name in names if name in trained], "cycled": self._is_cycled}
+            for numbers, group, names in groups
         ]
 
     @property
@@ -132,19 +156,25 @@ class Optimizer:
                     state["step"] = torch.tensor(float(count), dtype=torch.get_default_dtype())
             for key, slot in self._slots(name):
                 is_scalar = key == "mu_product"
-                dtype = torch.float32 if is_scalar else parameter.dtype
-                value = torch.frombuffer(bytearray(read(name, slot)), dtype=dtype).reshape(() if is_scalar else parameter.shape)
+                data = bytearray(read(name, slot))
+                # The module may have been moved to another type since.
+                wide = {4: torch.float32, 8: torch.float64}.get(len(data) // max(1, parameter.numel()), parameter.dtype)
+                value = torch.frombuffer(data, dtype=torch.float32 if is_scalar else wide).reshape(() if is_scalar else parameter.shape)
                 state[key] = value.to(parameter.device).clone(memory_format=torch.preserve_format)
 
     def _slots(self, name: str) -> list[tuple[str, str]]:
         """What is kept for a parameter with its group's settings."""
         settings = next(numbers for numbers, names in zip(self._began_with, self.names) if name in names)
         kept = dict(_RULES[self.rule][2])
-        if "momentum_buffer" in kept and settings["momentum"] == 0:
+        if "momentum_buffer" in kept and settings["momentum"] == 0 and not self._is_cycled:
             del kept["momentum_buffer"]
         if "grad_avg" in kept and not settings["centered"]:
             del kept["grad_avg"]
         return list(kept.items())
+
+    def told_before_state(self, hook: Callable[..., None]) -> None:
+        """Has a function called before the optimizer's state is asked for."""
+        self._optimizer.register_state_dict_pre_hook(hook)
 
     def stepped(self) -> None:
         """Says that a step was done: schedulers warn where none was before their own."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from plimsoll import _native
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._export import export
 from plimsoll.torch._planned import loss_of
@@ -49,13 +50,29 @@ class Batch:
     def shapes(self) -> list[list[int]]:
         return [list(tensor.shape) for tensor in self.tensors]
 
-    def arrays(self) -> list[np.ndarray]:
-        """The tensors as NumPy sees them: without a copy where they are on the host and in order."""
-        return [array(tensor) for tensor in self.tensors]
+    def arrays(self, device: str = "cpu") -> list[Any]:
+        """The tensors as the engine takes them: without a copy where they are in order, on the host or on the engine's own card."""
+        return [_on_card(tensor) if tensor.is_cuda and _card(device) == tensor.get_device() else array(tensor) for tensor in self.tensors]
 
     def form(self) -> Any:
         """What batches of one program have in common."""
         return (self.spec, [str(tensor.dtype) for tensor in self.tensors], self.others)
+
+
+def _card(device: str) -> int:
+    """The number of a card; of none for other devices."""
+    kind, _, number = device.partition(":")
+    return int(number or 0) if kind == "cuda" else -1
+
+
+def _on_card(tensor: torch.Tensor) -> Any:
+    """A tensor where it lies on a card."""
+    tensor = tensor.detach().contiguous()
+    if tensor.is_complex():
+        return array(tensor)
+    # What begins between two lines of memory is not taken by others.
+    tensor = tensor.clone() if tensor.data_ptr() % 64 else tensor
+    return _native.from_dlpack(tensor) if tensor.numel() else array(tensor)
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
@@ -137,6 +154,7 @@ class Program:
             if stack:
                 node["metadata"]["nn_module_stack"] = re.sub(r",model\.", ",", stack).replace(",model,", ",,")
         self.text = json.dumps(document)
+        self.types = {name: tensor.dtype for name, tensor in self.tensors.items()}
         self.tied = _tied(self.tensors)
 
     @property
@@ -148,8 +166,17 @@ class Program:
     @property
     def has_float16(self) -> bool:
         """Whether something is computed in float16."""
+        return torch.float16 in self._types()
+
+    @property
+    def has_sixteen_bits(self) -> bool:
+        """Whether something is computed in float16 or bfloat16."""
+        return not self._types().isdisjoint((torch.float16, torch.bfloat16))
+
+    def _types(self) -> set[torch.dtype]:
+        """The element types of what is computed."""
         made = (node.meta.get("val") for node in self.exported.graph.nodes if node.op == "call_function")
-        return any(isinstance(value, torch.Tensor) and value.dtype == torch.float16 for value in made)
+        return {value.dtype for value in made if isinstance(value, torch.Tensor)}
 
     def handed(self) -> dict[str, Any]:
         """What the engine is given of it."""

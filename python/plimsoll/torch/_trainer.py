@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any, Callable, Iterable
 
 import numpy as np
@@ -119,6 +120,10 @@ class Trainer:
         self._checked: Checked | None = None
         self._trained: set[str] = set()
         self._begun = False
+        #: Steps since the module had all that the engine has; none when it was never asked. What the module's tensors were then, by PyTorch's own count of changes.
+        self._behind: int | None = None
+        self._versions: list[tuple[str, torch.Tensor, int]] = []
+        self._is_exporting = False
         self._prediction: tuple[Program, Any] | None = None
         self._evaluates = False
         #: The norm of the last step's gradients before they were clipped, where they are clipped by it.
@@ -133,7 +138,14 @@ class Trainer:
         """One step on a batch; its loss."""
         batch = self._ready(batch)
         self._begin(batch)
-        loss, self.gradient_norm, self.loss_scale, self.skipped = self._native.step(batch.arrays(), self._optimizer.rates())
+        if self._optimizer.turns():
+            self.sync()
+            self._native.end()
+            self._begun = False
+            self._begin(batch)
+        self._take()
+        self._behind = (self._behind or 0) + 1
+        loss, self.gradient_norm, self.loss_scale, self.skipped = self._native.step(batch.arrays(self._settings["device"]), self._optimizer.rates())
         self._optimizer.stepped()
         for notice in self._native.notices():
             warnings.warn(notice, stacklevel=2)
@@ -145,11 +157,13 @@ class Trainer:
         epochs: int = 1,
         *,
         validation: Iterable[Any] | None = None,
+        metrics: dict[str, Callable[[Any, Any], Any]] | None = None,
         on_step: Callable[[int, float], None] | None = None,
         on_epoch: Callable[[int, dict[str, float]], None] | None = None,
         verbose: int = 1,
     ) -> list[dict[str, float]]:
-        """Trains on all batches of a loader, so many times. Of each epoch the mean loss, and that over ``validation`` where there is one.
+        """Trains on all batches of a loader, so many times. Of each epoch the mean loss, and that over ``validation`` where there is one, with ``metrics`` as
+        of :meth:`evaluate`.
 
         ``on_step(step, loss)`` and ``on_epoch(epoch, losses)`` are called after each, with numbers from 0 on: a scheduler's ``step()``
         belongs in one of them.
@@ -169,7 +183,8 @@ class Trainer:
                 raise PlimsollError("the loader gave no batch" + (" in its second pass: a generator gives its batches once" if epoch else ""))
             losses = {"loss": total / samples}
             if validation is not None:
-                losses["val_loss"] = self.evaluate(validation)
+                found = self.evaluate(validation, metrics)
+                losses |= {f"val_{name}": value for name, value in (found if isinstance(found, dict) else {"loss": found}).items()}
             history.append(losses)
             if verbose:
                 print(f"epoch {epoch + 1}/{epochs}  " + "  ".join(f"{name} {value:.4f}" for name, value in losses.items()), flush=True)
@@ -177,26 +192,39 @@ class Trainer:
                 on_epoch(epoch, losses)
         return history
 
-    def evaluate(self, loader: Iterable[Any]) -> float:
-        """The mean loss over the batches of a loader, with the module as it is in ``eval()``. Nothing is changed."""
-        total = samples = 0.0
+    def evaluate(self, loader: Iterable[Any], metrics: dict[str, Callable[[Any, Any], Any]] | None = None) -> float | dict[str, float]:
+        """The mean loss over the batches of a loader, with the module as it is in ``eval()``. Nothing is changed.
+
+        With ``metrics``, functions by name, a dictionary of all means, ``loss`` first. Each function is given what the module returns and the labels, and gives one
+        number for them; where the module returns its loss, it is given the whole batch in the place of labels.
+        """
+        totals = {"loss": 0.0, **dict.fromkeys(metrics or {}, 0.0)}
+        samples = 0
         for given in loader:
             batch = self._ready(given)
             self._begin(batch)
             if not self._evaluates:
                 self._native.set_evaluation(self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)).handed())
                 self._evaluates = True
-            total += self._native.evaluate(batch.arrays()) * batch.samples
+            self._take()
+            totals["loss"] += self._native.evaluate(batch.arrays(self._settings["device"])) * batch.samples
+            if metrics:
+                inputs, labels = (given, given) if self._loss_fn is None else (tuple(given[:-1]), given[-1])
+                outputs = self.predict(inputs)
+                for name, metric in metrics.items():
+                    totals[name] += float(metric(outputs, labels)) * batch.samples
             samples += batch.samples
         if not samples:
             raise PlimsollError("the loader gave no batch")
-        return total / samples
+        means = {name: total / samples for name, total in totals.items()}
+        return means if metrics else means["loss"]
 
     def predict(self, inputs: Any) -> Any:
         """What the module, as it is in ``eval()``, returns for inputs: a tensor, or a tuple or dict of all that it takes."""
         if not self._begun:
             raise PlimsollError("nothing is trained yet: call the module itself, or do a step first")
-        given = Batch(inputs)
+        given = Batch((inputs,) if isinstance(inputs, (torch.Tensor, np.ndarray)) else tuple(inputs) if isinstance(inputs, list) else inputs)
+        self._take()
         if self._prediction is None:
             program = self._in_eval(lambda: output_program(self._model, given))
             self._native.set_prediction(program.handed())
@@ -206,7 +234,7 @@ class Trainer:
             raise PlimsollError(f"predictions were begun with {form}; these inputs are {given.form()}")
         metas = [node.meta["val"] for node in _outputs(program.exported)]
         made = []
-        for (dtype, shape, data), meta in zip(self._native.predict(given.arrays()), metas):
+        for (dtype, shape, data), meta in zip(self._native.predict(given.arrays(self._settings["device"])), metas):
             value = torch.from_numpy(np.frombuffer(bytearray(data), dtype).reshape(shape))
             made.append(value.to(meta.dtype))
         return program.unflattened(made)
@@ -218,14 +246,53 @@ class Trainer:
         program = self._program
         assert program is not None
         trained, kept, changed = self._native.names()
+        held = {**dict(_named(self._model, "")), **dict(self._model.named_buffers(remove_duplicate=False))}
+        for name in trained:
+            if name in held and held[name] is not program.tensors[name]:
+                raise PlimsollError(f"{name} of the module is another tensor than the one that is trained: it was put there after the Trainer was made; make a new Trainer")
         with torch.no_grad():
             for name in [*trained, *(name for name in kept if name in set(changed))]:
                 tensor = program.tensors[name]
                 data = bytearray(self._native.read(name))
-                tensor.copy_(torch.frombuffer(data, dtype=tensor.dtype).reshape(tensor.shape))
+                # The module may have been moved to another type since.
+                tensor.copy_(torch.frombuffer(data, dtype=program.types[name]).reshape(tensor.shape))
         self._optimizer.store(self._native.read, self._trained, self._unused)
         if self._scaler is not None and self.loss_scale is not None:
             self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": self.loss_scale})
+        self._behind = 0
+        self._remember()
+
+    def _remember(self) -> None:
+        assert self._program is not None
+        self._versions = [(name, tensor, tensor._version) for name, tensor in self._program.tensors.items()]
+
+    def _take(self) -> None:
+        """Goes on with what the module and the optimizer have, where they had all that the engine has: both are the user's to change then."""
+        changed = next((name for name, tensor, version in self._versions if tensor._version != version), None)
+        if self._behind is None or self._behind > 0:
+            if changed is not None:
+                done = "steps were done" if self._behind != 1 else "a step was done"
+                raise PlimsollError(
+                    f"{changed} of the module was changed while {done} here, of which the module knows nothing: call sync() first, then change it, and training goes on from there"
+                )
+            return
+        program = self._program
+        assert program is not None
+        trained, kept, moved = self._native.names()
+        for name in [*trained, *(name for name in kept if name in set(moved))]:
+            self._native.write(name, program.read(name).reshape(-1))
+        self._load()
+        self._behind = None
+        self._remember()
+
+    def _load(self) -> None:
+        """Gives the engine what the optimizer and the scaler have of state."""
+        self._optimizer.load(self._native.write, self._trained, self._unused)
+        if self._scaler is not None:
+            self._native.write("training.loss_scale", np.full((), self._scaler.get_scale(), np.float32))
+
+    def __getstate__(self) -> Any:
+        raise TypeError("a Trainer cannot be pickled or copied: call sync(), and keep the state_dict() of the module and of the optimizer")
 
     @property
     def _unused(self) -> set[str]:
@@ -264,21 +331,42 @@ class Trainer:
     def _begin(self, batch: Batch) -> None:
         if self._begun:
             return
+        self._optimizer.begin()
         self._native.begin(self._optimizer.groups(self._trained), batch.shapes)
-        self._optimizer.load(self._native.write, self._trained, self._unused)
-        if self._scaler is not None:
-            self._native.write("training.loss_scale", np.full((), self._scaler.get_scale(), np.float32))
-        self._begun = True
+        self._load()
+        if self._behind is None:
+            # Whoever asks for their state has it as it is.
+            self._model.register_state_dict_pre_hook(_Synced(self))
+            self._optimizer.told_before_state(_Synced(self))
+        self._begun, self._behind = True, None
+        self._remember()
 
     def _in_eval(self, make: Callable[[], Program]) -> Program:
         """Makes a program of the module in eval mode, and puts every part of it back into the mode that it had."""
         modes = {part: part.training for part in self._model.modules()}
+        self._is_exporting = True
         try:
             self._model.eval()
             return make()
         finally:
+            self._is_exporting = False
             for part, mode in modes.items():
                 part.training = mode
+
+
+class _Synced:
+    """A hook that brings a module or an optimizer up to date before its state is asked for. A copy of it, as of the module, does nothing."""
+
+    def __init__(self, trainer: Trainer | None = None) -> None:
+        self._trainer = None if trainer is None else weakref.ref(trainer)
+
+    def __call__(self, *_: Any) -> None:
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is not None and trainer._behind and not trainer._is_exporting:
+            trainer.sync()
+
+    def __reduce__(self) -> Any:
+        return _Synced, ()
 
 
 def _known(scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:

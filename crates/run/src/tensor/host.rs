@@ -186,6 +186,33 @@ impl Tensor {
         unsafe { send(self.buffer(site)?, bytes, site) }
     }
 
+    /// Writes another tensor's elements over those it has, on the device that both are on. Where somebody holds a clone, that keeps what it saw.
+    ///
+    /// ```
+    /// use plimsoll_run::Tensor;
+    /// let (mut x, y) = (Tensor::from_slice(&[1.0f32, 2.0], [2])?, Tensor::from_slice(&[3.0f32, 4.0], [2])?);
+    /// x.set_from(&y)?;
+    /// assert_eq!(x.to_vec::<f32>()?, [3.0, 4.0]);
+    /// # Ok::<(), plimsoll_run::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn set_from(&mut self, other: &Tensor) -> Result<()> {
+        let site = Site::here();
+        if other.ty() != self.ty() {
+            let why = format!("writes {} over a tensor of {}", other.ty(), self.ty());
+            return Err(Error::Signature { site, why });
+        }
+        if !other.buffer(site)?.device().same(self.buffer(site)?.device()) {
+            let why = "writes a tensor over one of another device".into();
+            return Err(Error::Signature { site, why });
+        }
+        self.unshare(site)?;
+        let (to, from, bytes) = (self.buffer(site)?, other.buffer(site)?, self.ty().bytes());
+        // SAFETY: nobody else holds the buffer that is written, and both have as many bytes.
+        unsafe { to.device().backend().copy(to.ptr(), from.ptr(), bytes) }
+            .map_err(|fault| Error::Fault { fault, site })
+    }
+
     /// Lets `fill` write other elements over those it has: in place where the host can write them, else by way of a copy. Where
     /// somebody holds a clone, that keeps what it saw.
     ///
