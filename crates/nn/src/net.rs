@@ -258,10 +258,7 @@ impl Net {
         training: bool,
         body: impl FnOnce(&mut Net) -> Result<T>,
     ) -> Result<T> {
-        let before = std::mem::replace(&mut self.training, training);
-        let result = body(self);
-        self.training = before;
-        result
+        self.with(|net| &mut net.training, training, body)
     }
 
     /// Whether its parameters are being found, so that nothing is computed.
@@ -438,9 +435,19 @@ impl Net {
         precision: Precision,
         body: impl FnOnce(&mut Net) -> Result<T>,
     ) -> Result<T> {
-        let outer = std::mem::replace(&mut self.precision, precision);
+        self.with(|net| &mut net.precision, precision, body)
+    }
+
+    /// Runs `body` with another value of a setting.
+    fn with<S, T>(
+        &mut self,
+        setting: impl Fn(&mut Net) -> &mut S,
+        value: S,
+        body: impl FnOnce(&mut Net) -> Result<T>,
+    ) -> Result<T> {
+        let before = std::mem::replace(setting(self), value);
         let result = body(self);
-        self.precision = outer;
+        *setting(self) = before;
         result
     }
 

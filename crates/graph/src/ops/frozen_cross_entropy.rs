@@ -10,6 +10,7 @@ use crate::example::{Dice, Domain, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
 use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
+use crate::ops::linear_cross_entropy::sampled;
 use crate::ops::{LinearCrossEntropy, LinearCrossEntropyDims, LinearCrossEntropyGrad};
 use crate::reference::Array;
 use crate::trace::Sym;
@@ -71,21 +72,9 @@ impl Rule for FrozenCrossEntropy {
     fn examples(dice: &mut Dice) -> Vec<Example> {
         let mut examples = Vec::new();
         for i in 0..5 {
-            let samples: Shape = match i {
-                0 => [1].into(),
-                1 => [2, dice.range(1, 5)].into(),
-                _ => [dice.range(2, 9)].into(),
-            };
             let classes = [dice.range(1, 40), 7, 96, dice.range(65, 150), 2048][i];
-            let (width, dtype) = (dice.range(1, 20), if i == 1 { DType::I32 } else { DType::I64 });
-            let mut x = samples.clone();
-            x.push(width);
-            let inputs = vec![
-                (Type::new(DType::F32, x), Domain::Normal),
-                (Type::new(DType::F32, [classes, width]), Domain::Normal),
-                (Type::new(dtype, samples), Domain::Index(classes)),
-            ];
-            examples.push(Example::new(FrozenCrossEntropy, inputs));
+            let width = dice.range(1, 20);
+            examples.push(Example::new(FrozenCrossEntropy, sampled(dice, i, classes, width)));
         }
         examples
     }
@@ -99,6 +88,8 @@ impl LinearCrossEntropyDims {
         whole.min(self.rows.max(1))
     }
 }
+
+impl<T: TensorOps> FrozenCrossEntropyOps for T {}
 
 /// A linear layer that is not trained, with cross-entropy.
 ///
@@ -119,8 +110,6 @@ pub trait FrozenCrossEntropyOps: TensorOps {
         self.emit_one(FrozenCrossEntropy, &[self, w, labels], Site::here())
     }
 }
-
-impl<T: TensorOps> FrozenCrossEntropyOps for T {}
 
 #[cfg(test)]
 mod tests {

@@ -153,23 +153,28 @@ type Case = (Option<Scalar>, Vec<(Type, Domain)>);
 fn cases(dice: &mut Dice) -> Vec<Case> {
     let mut cases = Vec::new();
     for i in 0..4 {
-        let samples: Shape = match i {
-            0 => [1].into(),
-            1 => [2, dice.range(1, 5)].into(),
-            _ => [dice.range(2, 9)].into(),
-        };
         let classes = if i == 3 { dice.range(65, 150) } else { dice.range(1, 40) };
-        let (width, dtype) = (dice.range(1, 6), if i == 1 { DType::I32 } else { DType::I64 });
-        let mut x = samples.clone();
-        x.push(width);
-        let inputs = vec![
-            (Type::new(DType::F32, x), Domain::Normal),
-            (Type::new(DType::F32, [classes, width]), Domain::Normal),
-            (Type::new(dtype, samples), Domain::Index(classes)),
-        ];
-        cases.push(((i % 2 == 1).then_some(Scalar(2.5)), inputs));
+        let width = dice.range(1, 6);
+        cases.push(((i % 2 == 1).then_some(Scalar(2.5)), sampled(dice, i, classes, width)));
     }
     cases
+}
+
+/// Samples, a layer and labels: the first case has one sample, the second several axes of them.
+pub(super) fn sampled(dice: &mut Dice, case: usize, classes: usize, width: usize) -> Vec<(Type, Domain)> {
+    let samples: Shape = match case {
+        0 => [1].into(),
+        1 => [2, dice.range(1, 5)].into(),
+        _ => [dice.range(2, 9)].into(),
+    };
+    let dtype = if case == 1 { DType::I32 } else { DType::I64 };
+    let mut x = samples.clone();
+    x.push(width);
+    vec![
+        (Type::new(DType::F32, x), Domain::Normal),
+        (Type::new(DType::F32, [classes, width]), Domain::Normal),
+        (Type::new(dtype, samples), Domain::Index(classes)),
+    ]
 }
 
 impl Rule for LinearCrossEntropyGrad {

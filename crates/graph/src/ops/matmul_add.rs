@@ -128,6 +128,8 @@ impl Rule for MatMulAdd {
     }
 }
 
+impl<T: TensorOps> MatMulAddOps for T {}
+
 /// Products that are added to something.
 ///
 /// ```
@@ -154,8 +156,6 @@ pub trait MatMulAddOps: TensorOps {
         self.emit_one(op, &[self, other, onto], Site::here())
     }
 }
-
-impl<T: TensorOps> MatMulAddOps for T {}
 
 #[cfg(test)]
 mod tests {

@@ -126,6 +126,8 @@ impl Rule for Rotary {
     }
 }
 
+impl<T: TensorOps> RotaryOps for T {}
+
 /// Rotary positions as methods.
 ///
 /// ```
@@ -144,8 +146,6 @@ pub trait RotaryOps: TensorOps {
         self.emit_one(Rotary { back: false }, &[self, sin, cos], Site::here())
     }
 }
-
-impl<T: TensorOps> RotaryOps for T {}
 
 #[cfg(test)]
 mod tests {
