@@ -39,13 +39,13 @@ impl KernelId {
 
 /// A kernel that is asked for: its op and its work, by which one is found that stands for it.
 pub(super) struct Asked {
-    op: String,
+    op: &'static str,
     work: Work,
 }
 
 impl Asked {
     pub(super) fn new(op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Asked {
-        Asked { op: op.variant().into(), work: Work::of(op, inputs, outputs) }
+        Asked { op: op.variant(), work: Work::of(op, inputs, outputs) }
     }
 }
 
@@ -86,20 +86,27 @@ pub(super) fn find(place: Place<'_>, asked: &FxHashMap<KernelId, Asked>) -> Vec<
 
 /// For each of these kernels the one of the same op that was timed and is nearest to it, where there is any.
 pub(super) fn nearest(place: Place<'_>, asked: &FxHashMap<KernelId, Asked>) -> Vec<(KernelId, Near)> {
-    let mut of_op: FxHashMap<&str, Vec<(KernelId, &Work, Option<Near>)>> = FxHashMap::default();
-    for (id, Asked { op, work }) in asked {
-        of_op.entry(op).or_default().push((*id, work, None));
+    let mut of_op: FxHashMap<&str, Vec<Wanting<'_>>> = FxHashMap::default();
+    for (&id, Asked { op, work }) in asked {
+        of_op.entry(op).or_default().push(Wanting { id, work, best: None });
     }
     place.each(|entry| {
         let Some(timed) = entry.timed().filter(|timed| is_timed(entry.kernel, timed)) else { return };
         let (op, like) = Like::of(entry.kernel, timed);
         let Some(wanting) = of_op.get_mut(op) else { return };
         let id = KernelId::of(entry.kernel);
-        for (_, work, best) in wanting {
+        for Wanting { work, best, .. } in wanting {
             if best.as_ref().is_none_or(|best| work.prefers(&like, &best.like)) {
                 *best = Some(Near { id, like });
             }
         }
     });
-    of_op.into_values().flatten().filter_map(|(id, _, best)| Some((id, best?))).collect()
+    of_op.into_values().flatten().filter_map(|wanting| Some((wanting.id, wanting.best?))).collect()
+}
+
+/// A kernel for which the nearest is looked for, and what was found so far.
+struct Wanting<'a> {
+    id: KernelId,
+    work: &'a Work,
+    best: Option<Near>,
 }
