@@ -348,7 +348,7 @@ fn model(
     if let Some((all, recorded)) = Device::current()?.kernels_by_record() {
         (line["kernels"], line["recorded_kernels"]) = (all.into(), recorded.into());
         text += &format!(
-            "{recorded} of {all} kernels have not been timed on this card: their times are from the record of such a card; plimsoll bench times them\n"
+            "{recorded} of {all} kernels have not been timed on this card: their times are those of a record of such a card, or scaled from like ones there; plimsoll bench times them\n"
         );
     }
     if let Some(sizes) = sizes {

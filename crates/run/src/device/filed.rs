@@ -39,7 +39,7 @@ impl KernelId {
 
 /// A kernel that is asked for: its op and its work, by which one is found that stands for it.
 pub(super) struct Asked {
-    op: String,
+    op: &'static str,
     /// The op whose kernels stand for it where none of its own was timed.
     stand_in: Option<&'static str>,
     work: Work,
@@ -47,7 +47,7 @@ pub(super) struct Asked {
 
 impl Asked {
     pub(super) fn new(op: &Op, inputs: &[&Type], outputs: &[&Type]) -> Asked {
-        Asked { op: op.variant().into(), stand_in: stand_in(op), work: Work::of(op, inputs, outputs) }
+        Asked { op: op.variant(), stand_in: stand_in(op), work: Work::of(op, inputs, outputs) }
     }
 }
 
@@ -89,11 +89,11 @@ pub(super) fn find(place: Place<'_>, asked: &FxHashMap<KernelId, Asked>) -> Vec<
 /// For each of these kernels the one of the same op that was timed and is nearest to it, where there is any; else one of the op that stands in for it.
 pub(super) fn nearest(place: Place<'_>, asked: &FxHashMap<KernelId, Asked>) -> Vec<(KernelId, Near)> {
     let mut of_op: FxHashMap<&str, Vec<Wanting<'_>>> = FxHashMap::default();
-    for (id, Asked { op, stand_in, work }) in asked {
+    for (&id, Asked { op, stand_in, work }) in asked {
         let mut want = |op, is_own| {
-            of_op.entry(op).or_default().push(Wanting { id: *id, work, is_own, best: None });
+            of_op.entry(op).or_default().push(Wanting { id, work, is_own, best: None });
         };
-        want(op.as_str(), true);
+        want(*op, true);
         stand_in.iter().for_each(|other| want(other, false));
     }
     place.each(|entry| {
@@ -113,7 +113,7 @@ pub(super) fn nearest(place: Place<'_>, asked: &FxHashMap<KernelId, Asked>) -> V
     found.collect::<FxHashMap<KernelId, Near>>().into_iter().collect()
 }
 
-/// A kernel for which one is looked for.
+/// A kernel for which the nearest is looked for, and what was found so far.
 struct Wanting<'a> {
     id: KernelId,
     work: &'a Work,
