@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import fcntl
 import gc
+import itertools
 import json
 import os
 import select
@@ -499,31 +500,39 @@ class Bench:
         self.keep(None, {key: found[key] for key in keys if key in found}, what="zoo", case=case)
 
     def trainers(self, cases: list[str]) -> None:
-        compiled = [Runner(self, "compiled", case) for case in cases]
+        compiled = [Runner(self, "compiled", case) for case in cases if not self.given.no_compile]
         ours = [Runner(self, "trainer", case) for case in cases]
-        halves = [Runner(self, "trainer", case, 0.5) for case in cases]
-        for runner in [*compiled, *ours, *halves]:
+        for runner in [*compiled, *ours]:
             runner.line()
         # The compiler works on the host: all at once. What comes after times kernels: one at a time.
         for runner in compiled:
             runner.go()
         for runner in compiled:
             runner.line()
-        for runner in ours:
+        for own, other in itertools.zip_longest(ours, compiled):
+            own.go()
+            self.keep(own, own.line())
+            self.measure(own)
+            self.zoo(own.case)
+            self.measure(other)
+        for _ in range(1, ROUNDS):
+            for runner in itertools.chain.from_iterable(itertools.zip_longest(ours, compiled)):
+                self.measure(runner)
+        self.end()
+        # Under half of what was taken, where there is time.
+        for case in cases if self.given.halves else ():
+            if self.left() > 30:
+                runner = Runner(self, "trainer", case, 0.5)
+                runner.line()
+                runner.go()
+                self.keep(runner, runner.line())
+                self.measure(runner)
+                runner.end()
+
+    def measure(self, runner: Runner | None) -> None:
+        if runner is not None and not runner.is_over and self.left() > 3:
             runner.go()
             self.keep(runner, runner.line())
-            self.zoo(runner.case)
-        for runner in halves:
-            runner.go()
-            self.keep(runner, runner.line())
-        for _ in range(ROUNDS):
-            for group in zip(ours, compiled, halves):
-                for runner in group:
-                    if not runner.is_over and self.left() > 3:
-                        runner.go()
-                        self.keep(runner, runner.line())
-        for runner in self.runners:
-            runner.end()
 
     def wishes(self, cases: list[str]) -> None:
         theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in (1.0, *BUDGETS)]
@@ -592,6 +601,8 @@ def main() -> None:
     words.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     words.add_argument("--tiny", action="store_true", help="small sizes, to try the script")
     words.add_argument("--seconds", type=float, default=340.0, help="the most for all of it")
+    words.add_argument("--halves", action="store_true", help="the Trainer under half of its bytes, too")
+    words.add_argument("--no-compile", action="store_true", help="without compiled PyTorch")
     words.add_argument("--out")
     words.add_argument("--child", help=argparse.SUPPRESS)
     words.add_argument("--share", type=float, help=argparse.SUPPRESS)

@@ -23,6 +23,6 @@ cp "$target/debug/$built" "$target/python/plimsoll/_native.abi3.so"
 export PYTHONPATH=$PWD/$target/python${PYTHONPATH:+:$PYTHONPATH}
 if [ $# -gt 0 ]; then exec "$python" -m pytest -q -p no:cacheprovider "$@"; fi
 # By themselves: PyTorch's compiler aborts in a process that has TensorFlow in it.
-alone=(python/tests/test_torch_planned.py python/tests/test_torch_trainer.py)
+alone=(python/tests/test_torch_planned.py python/tests/test_torch_trainer.py python/tests/test_torch_loops.py)
 "$python" -m pytest -q -p no:cacheprovider python/tests "${alone[@]/#/--ignore=}"
 exec "$python" -m pytest -q -p no:cacheprovider "${alone[@]}"

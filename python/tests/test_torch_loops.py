@@ -238,3 +238,33 @@ def test_several_losses_of_named_parts_of_a_batch_are_one():
         assert trainer.step(batch) == pytest.approx(loss.item(), abs=1e-4)
     found = trainer.evaluate(batches, {"size": lambda outputs, batch: outputs["size"]})
     assert found["size"] == pytest.approx(sum(theirs(**batch)["size"].item() for batch in batches) / 3, abs=1e-3)
+
+
+def test_a_module_that_fixes_its_batch_is_checked_with_all_of_it():
+    torch = ready()
+    nn = torch.nn
+
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.out = nn.Parameter(torch.randn(1, 1, 6)), nn.Linear(6, 3)
+
+        def forward(self, x):
+            # The length of a tensor is a number to Python, whatever the export left open.
+            return self.out(torch.cat([self.token.expand(len(x), -1, -1), x.flatten(2)], 1).mean(1))
+
+    model = Fixed()
+    batch = (torch.randn(6, 4, 2, 3), torch.randint(3, (6,)))
+    trainer = _trainer(torch, model, torch.optim.SGD(model.parameters(), 0.1))
+    assert trainer.step(batch) > 0.0
+
+
+def test_a_program_is_read_whatever_its_name(tmp_path):
+    torch = ready()
+    from plimsoll import _native
+    from plimsoll.torch import export
+
+    program = export(_net(torch), (torch.randn(4, 6),))
+    for name in ("of_eight", "other"):
+        torch.export.save(program, str(tmp_path / f"{name}.pt2"))
+        assert _native.command(["plimsoll", "inspect", str(tmp_path / f"{name}.pt2")]) == 0

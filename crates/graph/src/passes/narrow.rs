@@ -65,9 +65,13 @@ fn with_logits(rewrite: &Rewrite<'_>, node: &Node, logits: ValueId) -> Result<Ve
     std::iter::once(Ok(logits)).chain(rest).collect()
 }
 
-/// Ops of one input that move numbers and change none.
+/// Ops of one input that move numbers, change none, and add nothing but zeros.
 fn is_layout(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_))
+    match op {
+        Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) => true,
+        Op::Pad(pad) => pad.value.0 == 0.0,
+        _ => false,
+    }
 }
 
 /// Who reads what.
@@ -98,6 +102,7 @@ mod tests {
     use crate::example::{Dice, Domain};
     use crate::gradient::gradient;
     use crate::methods::TensorOps;
+    use crate::ops::LossOps;
     use crate::passes::{optimize, remove_dead};
     use crate::reference::interpret;
     use crate::{Trace, Type};
