@@ -223,6 +223,20 @@ impl Graph {
         &self.outputs
     }
 
+    /// By node: whether one of these values is made of it.
+    pub fn leading_to(&self, values: &[ValueId]) -> Vec<bool> {
+        let mut wanted = vec![false; self.values.len()];
+        values.iter().for_each(|v| wanted[v.index()] = true);
+        let mut leads = vec![false; self.nodes.len()];
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            leads[i] = node.outputs.iter().any(|v| wanted[v.index()]);
+            if leads[i] {
+                node.inputs.iter().for_each(|v| wanted[v.index()] = true);
+            }
+        }
+        leads
+    }
+
     fn value(&mut self, info: ValueInfo) -> ValueId {
         let id = ValueId(self.values.len() as u32);
         self.values.push(info);

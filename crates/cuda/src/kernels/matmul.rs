@@ -202,16 +202,25 @@ pub(super) fn product(
 
 impl Kernel for MatMul {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        // Any aligned address will do: what is chosen depends on sizes and alignment alone.
-        let address = 4096 as *mut u8;
-        Ok(product(self, inputs, &vec![address; inputs.len()], address)?.scratch(cuda))
+        anywhere(inputs, |at, y| product(self, inputs, at, y)).map(|product| product.scratch(cuda))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let types: Vec<&Type> = call.inputs.iter().map(|x| x.ty).collect();
-        let addresses: Vec<*mut u8> = call.inputs.iter().map(|x| x.ptr).collect();
-        let product = product(self, &types, &addresses, call.outputs[0].ptr)?;
+        let product = of_call(call, |types, at, y| product(self, types, at, y))?;
         // SAFETY: the caller's promise.
         unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }
     }
+}
+
+/// A product before there are operands. Any aligned address will do: what is chosen depends on sizes and alignment alone.
+pub(super) fn anywhere<T>(inputs: &[&Type], made: impl FnOnce(&[*mut u8], *mut u8) -> T) -> T {
+    let address = 4096 as *mut u8;
+    made(&vec![address; inputs.len()], address)
+}
+
+/// A product of the operands of a call.
+pub(super) fn of_call<T>(call: &Call<'_>, made: impl FnOnce(&[&Type], &[*mut u8], *mut u8) -> T) -> T {
+    let types: Vec<&Type> = call.inputs.iter().map(|x| x.ty).collect();
+    let at: Vec<*mut u8> = call.inputs.iter().map(|x| x.ptr).collect();
+    made(&types, &at, call.outputs[0].ptr)
 }

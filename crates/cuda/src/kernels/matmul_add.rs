@@ -4,7 +4,7 @@ use plimsoll_device::backend::Call;
 use plimsoll_graph::Type;
 use plimsoll_graph::ops::MatMulAdd;
 
-use super::matmul::product;
+use super::matmul::{anywhere, of_call, product};
 use super::{Kernel, Product};
 use crate::Cuda;
 use crate::error::Error;
@@ -16,15 +16,12 @@ fn scaled(op: &MatMulAdd, types: &[&Type], at: &[*mut u8], y: *mut u8) -> Result
 
 impl Kernel for MatMulAdd {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        // Any aligned address will do: what is chosen depends on sizes and alignment alone.
-        let address = 4096 as *mut u8;
-        Ok(scaled(self, inputs, &vec![address; inputs.len()], address)?.scratch(cuda))
+        anywhere(inputs, |at, y| scaled(self, inputs, at, y)).map(|product| product.scratch(cuda))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let types: Vec<&Type> = call.inputs.iter().map(|x| x.ty).collect();
-        let at: Vec<*mut u8> = call.inputs.iter().map(|x| x.ptr).collect();
+        let product = of_call(call, |types, at, y| scaled(self, types, at, y))?;
         // SAFETY: the caller's promise; where what is added is the result's memory, each element is read before it is written.
-        unsafe { scaled(self, &types, &at, call.outputs[0].ptr)?.run(cuda, call.scratch, call.scratch_bytes) }
+        unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }
     }
 }

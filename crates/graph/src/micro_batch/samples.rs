@@ -132,17 +132,7 @@ fn compare(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame, at_on
 
 /// By node: whether it leads to anything but totals.
 fn averaged(graph: &Graph, frame: &Frame) -> Vec<bool> {
-    let mut wanted = vec![false; graph.values().len()];
-    let means = &graph.outputs()[..graph.outputs().len() - frame.totals];
-    means.iter().for_each(|v| wanted[v.index()] = true);
-    let mut averaged = vec![false; graph.nodes().len()];
-    for (i, node) in graph.nodes().iter().enumerate().rev() {
-        averaged[i] = node.outputs.iter().any(|v| wanted[v.index()]);
-        if averaged[i] {
-            node.inputs.iter().for_each(|v| wanted[v.index()] = true);
-        }
-    }
-    averaged
+    graph.leading_to(&graph.outputs()[..graph.outputs().len() - frame.totals])
 }
 
 /// By node: whether something is made of it that a gradient is taken through. Of the nodes of a gradient these are the ones of a

@@ -6,7 +6,7 @@
 use smallvec::smallvec;
 
 use crate::error::Result;
-use crate::example::{Dice, Domain, Example};
+use crate::example::{Dice, Example};
 use crate::gradient::Backward;
 use crate::methods::TensorOps;
 use crate::op::{Along, Cost, Keep, Rule, Types, traffic};
@@ -14,7 +14,7 @@ use crate::ops::linear_cross_entropy::sampled;
 use crate::ops::{LinearCrossEntropy, LinearCrossEntropyDims, LinearCrossEntropyGrad};
 use crate::reference::Array;
 use crate::trace::Sym;
-use crate::{DType, Shape, Site, Type, ops};
+use crate::{Shape, Site, Type, ops};
 
 /// loss = log Σ exp(l) - `l[label]` a sample, where l = x wᵀ, and its gradient by x, which is (softmax(l) - one-hot label) w. Inputs: x `[.., C]`, w
 /// `[V, C]`, labels `[..]`. Outputs: loss, dx.

@@ -50,21 +50,11 @@ pub(super) fn find(
 
 impl<'g> Search<'g> {
     fn new(graph: &'g Graph, params: &[ValueId], wanted: &[ValueId], ranks: usize) -> Search<'g> {
-        let n = graph.values().len();
-        let mut readers = vec![SmallVec::new(); n];
+        let mut readers = vec![SmallVec::new(); graph.values().len()];
         for (i, node) in graph.nodes().iter().enumerate() {
             node.inputs.iter().for_each(|v| readers[v.index()].push(i as u32));
         }
-        let mut leads = vec![false; n];
-        wanted.iter().for_each(|v| leads[v.index()] = true);
-        let mut to_loss = vec![false; graph.nodes().len()];
-        for (i, node) in graph.nodes().iter().enumerate().rev() {
-            to_loss[i] = node.outputs.iter().any(|v| leads[v.index()]);
-            if to_loss[i] {
-                node.inputs.iter().for_each(|v| leads[v.index()] = true);
-            }
-        }
-        let params = params.iter().copied().collect();
+        let (params, to_loss) = (params.iter().copied().collect(), graph.leading_to(wanted));
         Search { graph, ranks, params, readers, to_loss, cuts: FxHashMap::default() }
     }
 

@@ -43,7 +43,7 @@ impl<'g> Replay<'g> {
     /// Runs all ops.
     pub(super) fn run(&mut self) -> Result<()> {
         let graph = self.graph;
-        for (node, is_wanted) in graph.nodes().iter().zip(wanted(graph)) {
+        for (node, is_wanted) in graph.nodes().iter().zip(graph.leading_to(graph.outputs())) {
             // What nobody wants would still be exchanged.
             if !is_wanted {
                 continue;
@@ -174,18 +174,4 @@ impl<'g> Replay<'g> {
             }
         }
     }
-}
-
-/// By node: whether an output of the graph depends on it.
-fn wanted(graph: &Graph) -> Vec<bool> {
-    let mut values = vec![false; graph.values().len()];
-    graph.outputs().iter().for_each(|v| values[v.index()] = true);
-    let mut nodes = vec![false; graph.nodes().len()];
-    for (i, node) in graph.nodes().iter().enumerate().rev() {
-        nodes[i] = node.outputs.iter().any(|v| values[v.index()]);
-        if nodes[i] {
-            node.inputs.iter().for_each(|v| values[v.index()] = true);
-        }
-    }
-    nodes
 }

@@ -16,10 +16,10 @@ mod whole;
 
 use std::sync::OnceLock;
 
+use plimsoll_graph::TensorOps;
 use plimsoll_graph::micro_batch::{Frame, Splits, splits};
 use plimsoll_graph::ops::Rank;
-use plimsoll_graph::{TensorOps, Type};
-use plimsoll_run::{Exactness, Mode, Result, Sketch, Tape, Tensor};
+use plimsoll_run::{Exactness, Result, Sketch, Tape, Tensor};
 use rustc_hash::FxHashMap;
 
 use crate::error::refuse;
@@ -147,15 +147,7 @@ impl Stages {
     }
 
     /// A model for so many samples, cut.
-    fn cut(
-        &self,
-        model: &(impl Model + ?Sized),
-        recipe: &Recipe,
-        params: &[Param],
-        mode: Mode,
-        given: &[Type],
-    ) -> Result<Cut> {
-        let whole = Whole::new(model, recipe, params, mode, given)?;
+    fn cut(&self, whole: Whole, params: &[Param]) -> Result<Cut> {
         Cut::new(whole, params, &self.owners, self.rank.ranks)
     }
 

@@ -260,19 +260,25 @@ fn shards_of_state_and_gradients_lose_as_much_as_one_rank() {
     }
 }
 
-#[test]
-fn u_net_trains_on_ranks_in_either_way_with_one_state() {
+/// A small U-Net, and so many pictures with masks.
+pub(super) fn masked(samples: u64) -> (zoo::Entry, Dataset) {
     let entry = entry("unet").sized(|size| (size.width, size.image) = (4, 16));
     let input = entry.input(1);
     let (shape, pixels) = (input.shape[1..].to_vec(), input.shape[1..3].to_vec());
     let spec = [FieldSpec::new("x", DType::F32, &shape[..]), FieldSpec::new("y", DType::I64, &pixels[..])];
     let (n, m) = (shape.iter().product::<usize>(), pixels.iter().product::<usize>());
-    let data = Dataset::from_fn(spec, 12, move |i, out| {
+    let data = Dataset::from_fn(spec, samples, move |i, out| {
         let mut dice = Dice::new(i + 1);
         let x: Vec<f32> = (0..n).map(|_| dice.normal() as f32).collect();
         out.set(1, &(0..m).map(|_| dice.range(0, CLASSES) as i64).collect::<Vec<i64>>())?;
         out.set(0, &x)
     });
+    (entry, data)
+}
+
+#[test]
+fn u_net_trains_on_ranks_in_either_way_with_one_state() {
+    let (entry, data) = masked(12);
     let ways = [Parallel::Data, Parallel::Shard].map(|parallel| {
         let found = on_ranks(2, |device| {
             let mut trainer =

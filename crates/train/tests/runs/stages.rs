@@ -1,14 +1,12 @@
 //! Ranks that have a stage of the model each: the losses, metrics and weights of one rank that has all of it.
 
-use plimsoll_data::{Dataset, FieldSpec};
-use plimsoll_graph::example::Dice;
-use plimsoll_graph::{DType, TensorOps};
+use plimsoll_graph::TensorOps;
 use plimsoll_nn::{Adam, Clip, Parallel, Precision, Sequential, softmax_cross_entropy};
 use plimsoll_run::{Device, Exactness};
 use plimsoll_train::{Epochs, Trainer};
 
 use super::ranks::{
-    BATCH, CLASSES, Losses, SAMPLES, Seen, close, compare_losses, entry, on_ranks, samples, train_by,
+    BATCH, CLASSES, Losses, SAMPLES, Seen, close, compare_losses, entry, masked, on_ranks, samples, train_by,
 };
 
 /// Every parameter is on one rank, and there as one rank has it.
@@ -48,17 +46,7 @@ fn mlp_cnn_gpt_and_lstm_lose_as_much_in_stages() {
 
 #[test]
 fn u_net_sends_its_skips_on_and_its_batch_goes_through_whole() {
-    let entry = entry("unet").sized(|size| (size.width, size.image) = (4, 16));
-    let input = entry.input(1);
-    let (shape, pixels) = (input.shape[1..].to_vec(), input.shape[1..3].to_vec());
-    let spec = [FieldSpec::new("x", DType::F32, &shape[..]), FieldSpec::new("y", DType::I64, &pixels[..])];
-    let (n, m) = (shape.iter().product::<usize>(), pixels.iter().product::<usize>());
-    let data = Dataset::from_fn(spec, 10, move |i, out| {
-        let mut dice = Dice::new(i + 1);
-        let x: Vec<f32> = (0..n).map(|_| dice.normal() as f32).collect();
-        out.set(1, &(0..m).map(|_| dice.range(0, CLASSES) as i64).collect::<Vec<i64>>())?;
-        out.set(0, &x)
-    });
+    let (entry, data) = masked(10);
     let train = |device: Device, parallel: Parallel| {
         let losses = Losses::default();
         let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-3))

@@ -5,6 +5,7 @@ use plimsoll_run::{Mode, Result};
 
 use super::Stages;
 use super::flow::Flow;
+use super::whole::Whole;
 use crate::{Model, Param, Recipe};
 
 /// A training in stages.
@@ -47,7 +48,7 @@ impl Pipeline {
         let given: Vec<Type> = recipe.types();
         let samples = given.first().and_then(|ty| ty.shape.first().copied()).unwrap_or(1);
         let parts = all.parts(model, recipe, params, samples)?;
-        let cut = all.cut(model, recipe, params, Mode::Train, &given)?;
+        let cut = all.cut(Whole::new(model, recipe, params, Mode::Train, &given)?, params)?;
         let flow = Flow::new(&cut, params)?;
         let bytes =
             |boundary: usize| cut.crossing[boundary].iter().map(|v| cut.whole.graph.ty(*v).bytes() as u64);

@@ -7,6 +7,7 @@ use super::Stages;
 use super::cut::{Cut, Values};
 use super::flow::{Flow, Wrt};
 use super::order::{Slots, Work};
+use super::whole::Whole;
 use crate::error::refuse;
 use crate::training::computation::Computation;
 use crate::training::layout::Layout;
@@ -86,7 +87,8 @@ impl<'a> Running<'a> {
             if cuts.of(range.len()).is_err() {
                 let given: Vec<Type> =
                     pass.inputs.iter().map(|x| of_part(x.ty(), range.len(), parts)).collect();
-                cuts.0.push((range.len(), stages.cut(model, recipe, params, mode, &given)?));
+                let whole = Whole::new(model, recipe, params, mode, &given)?;
+                cuts.0.push((range.len(), stages.cut(whole, params)?));
             }
         }
         let mut values: Vec<Option<Tensor>> = vec![None; params.len()];
