@@ -32,7 +32,8 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
 
 /// Loads a file with its weights packed: memory is not small where the command runs.
 fn load<'a>(path: &str, file: &'a [u8]) -> Result<lite::Model<'a>, Failure> {
-    lite::Model::load_with(file, lite::Options { pack_weights: true }).map_err(|error| Failure(format!("{path}: {error}")))
+    lite::Model::load_with(file, lite::Options { pack_weights: true })
+        .map_err(|error| Failure(format!("{path}: {error}")))
 }
 
 /// The file that a run names, where it names such a file.
