@@ -93,7 +93,9 @@ def _stateful(model: Any) -> list[Any]:
         is_plain = isinstance(layer, keras.layers.RNN) and isinstance(getattr(layer, "states", None), list) and hasattr(layer.cell, "kernel")
         return is_plain and layer.stateful and all(isinstance(state, keras.Variable) and len(state.shape) == 2 for state in layer.states)
 
-    return [layer for layer in model._flatten_layers() if is_one(layer)]
+    # Not those inside of wrappers, which run them by themselves.
+    models = [own for own in model._flatten_layers() if isinstance(own, keras.Model)]
+    return [layer for own in models for layer in own.layers if is_one(layer)]
 
 
 def _say_kept(config: Any, kept: dict[str, int]) -> None:

@@ -1,9 +1,10 @@
 //! Turns a NumPy array into bytes that are read where they lie, and bytes into what NumPy reads.
 
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use plimsoll::internals::formats::Element;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -87,5 +88,23 @@ pub fn read_into(store: &Py<PyAny>, name: &str, buffer: &mut [u8], then: &str) -
         buffer.copy_from_slice(bytes);
         Ok(())
     };
-    Python::attach(read).map_err(io::Error::other)
+    Python::attach(read).map_err(kept)
+}
+
+/// What ended the interpreter's code in the middle of a variable, and is no error of that: Ctrl-C. The engine only hears of a failure to read.
+static INTERRUPT: Mutex<Option<PyErr>> = Mutex::new(None);
+
+/// What Python raised as the engine's readers take it. An interrupt is kept for whoever called.
+pub fn kept(error: PyErr) -> io::Error {
+    Python::attach(|py| {
+        if !error.is_instance_of::<PyException>(py) {
+            *INTERRUPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone_ref(py));
+        }
+    });
+    io::Error::other(error)
+}
+
+/// The interrupt that was met while variables were read, once.
+pub fn interrupt() -> Option<PyErr> {
+    INTERRUPT.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

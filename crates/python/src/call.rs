@@ -15,6 +15,7 @@ use plimsoll::internals::run::asked_at;
 use plimsoll::prelude::*;
 use pyo3::prelude::*;
 
+use crate::array::interrupt;
 use crate::errors::{Failure, plain};
 
 /// The process that first used the engine: its threads are there and in no child.
@@ -33,7 +34,9 @@ pub fn caught<T: Send>(py: Python<'_>, body: impl FnOnce() -> Result<T, Failure>
         check_process()?;
         catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(told)
     });
-    result.map_err(|failure| failure.raised(py))
+    // Ctrl-C in the middle of a variable is Ctrl-C, and not a variable that cannot be read.
+    let interrupt = interrupt();
+    result.map_err(|failure| interrupt.unwrap_or_else(|| failure.raised(py)))
 }
 
 /// Refuses a child of the process whose engine has threads: there it would wait for them for ever.

@@ -195,6 +195,6 @@ impl LiveModel {
         let asked = Python::attach(|py| {
             self.variables.0.bind(py).call_method1("is_rate", (variable.path.as_str(),))?.extract::<bool>()
         });
-        asked.map_err(io::Error::other)
+        asked.map_err(array::kept)
     }
 }
