@@ -19,6 +19,14 @@ def data():
     return rng.normal(size=(N, WIDTH)).astype("float32"), rng.integers(0, 3, N)
 
 
+def twice(layer):
+    """A model with two layers of a class, one after the other, and its data."""
+    import keras
+
+    inputs = keras.Input((WIDTH,))
+    return compiled(keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(layer()(layer()(inputs))))), *data()
+
+
 def classes():
     """A layer with weights of all kinds, a block of layers, and a model, as people write them."""
     import keras
@@ -264,11 +272,7 @@ def test_what_a_call_computes_only_while_it_trains_is_computed_then():
             y = self.norm(self.inner(x), training=training)
             return y * self.first * 0.5 if training else y + self.second
 
-    def make(n):
-        inputs = keras.Input((WIDTH,))
-        return compiled(keras.Model(inputs, layers.Dense(3, activation="softmax")(Damped()(Damped()(inputs))))), *data()
-
-    trains_as_in_keras(make)
+    trains_as_in_keras(lambda n: twice(Damped))
 
 
 def test_layers_that_a_call_tells_not_to_train_do_not():
@@ -311,11 +315,7 @@ def test_what_calls_add_to_the_loss_is_added():
                 self.add_loss([0.02 * ops.sum(ops.abs(self.inner.kernel)) * 1.0, ops.mean(y, axis=0) * 0.01])
             return y
 
-    def make(n):
-        inputs = keras.Input((WIDTH,))
-        return compiled(keras.Model(inputs, layers.Dense(3, activation="softmax")(Adds()(Adds()(inputs))))), *data()
-
-    trains_as_in_keras(make)
+    trains_as_in_keras(lambda n: twice(Adds))
 
 
 def test_a_weight_of_another_layer_that_a_call_reads_is_trained_there_too():

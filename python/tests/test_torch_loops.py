@@ -242,12 +242,12 @@ def test_several_losses_of_named_parts_of_a_batch_are_one():
 
 def test_a_module_that_fixes_its_batch_is_checked_with_all_of_it():
     torch = ready()
-    nn = torch.nn
+    out = torch.nn.Linear(6, 3)
 
-    class Fixed(nn.Module):
+    class Fixed(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.token, self.out = nn.Parameter(torch.randn(1, 1, 6)), nn.Linear(6, 3)
+            self.token, self.out = torch.nn.Parameter(torch.randn(1, 1, 6)), out
 
         def forward(self, x):
             # The length of a tensor is a number to Python, whatever the export left open.

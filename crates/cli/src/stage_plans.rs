@@ -9,26 +9,24 @@ use plimsoll::ranks::{Imagined, Peers};
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::config::Config;
 use crate::plot::duration;
-use crate::strategies::{Answer, Made, PIPELINE, Planned, Refused, plan_way};
+use crate::strategies::{Answer, Planned, Refused};
 
 /// Of more stages than this, the first, the last and one in the middle are planned: the first keeps most parts of a batch, the last makes the outputs.
 const MOST_STAGES: usize = 8;
 
-/// Plans the stages of ranks that are only planned for, each as its own rank: what the one that holds most holds, and how long the longest takes.
-pub fn plan_stages(
-    config: &Config,
-    device: &Device,
-    made: &Made<'_>,
-    imagined: &Imagined,
-) -> Result<Answer, Failure> {
+/// Plans the stages of ranks that are only planned for, each as its own rank: what the one that holds most holds, and how long the longest takes. `plan` plans
+/// for the rank that a device is.
+pub fn plan_stages<P>(device: &Device, imagined: &Imagined, plan: P) -> Result<Answer, Failure>
+where
+    P: Fn(&Device) -> Result<Answer, Failure>,
+{
     let ranks = imagined.rank().ranks;
     let planned = if ranks <= MOST_STAGES { (0..ranks).collect() } else { vec![0, ranks / 2, ranks - 1] };
     let mut all = Planned::default();
     for rank in planned {
         let device = device.with_ranks(Arc::new(imagined.as_rank(rank)));
-        let one = match device.scope(|| plan_way(PIPELINE, config, &device, made))? {
+        let one = match device.scope(|| plan(&device))? {
             Ok(one) => one,
             // What is true of the cut is true of all.
             Err(Refused { why, least: None }) => return Ok(Err(Refused { why, least: None })),

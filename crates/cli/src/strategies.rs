@@ -190,7 +190,7 @@ impl Compared {
         let plan = |name: &str| plan_way(name, config, device, made);
         let [data, shard, parameters_too, tensor] = ["data", "shard", "parameters", TENSOR].map(plan);
         let (data, shard, parameters_too, tensor) = (data?, shard?, parameters_too?, tensor?);
-        let staged = plan_stages(config, device, made, imagined)?;
+        let staged = plan_stages(device, imagined, |device| plan_way(PIPELINE, config, device, made))?;
         let topology = imagined.topology();
         let ranks = imagined.rank().ranks as u64;
         let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);

@@ -253,12 +253,8 @@ impl Net {
     }
 
     /// Runs `body` as a part of the model that is trained, or that is not, whatever the others are.
-    pub fn with_training<T>(
-        &mut self,
-        training: bool,
-        body: impl FnOnce(&mut Net) -> Result<T>,
-    ) -> Result<T> {
-        self.with(|net| &mut net.training, training, body)
+    pub fn with_training<T>(&mut self, on: bool, body: impl FnOnce(&mut Net) -> Result<T>) -> Result<T> {
+        self.with(|net| &mut net.training, on, body)
     }
 
     /// Whether its parameters are being found, so that nothing is computed.

@@ -54,17 +54,17 @@ impl Exported {
 #[derive(FromPyObject)]
 struct Settings {
     #[pyo3(item)]
-    name: String,
-    #[pyo3(item)]
     memory: Option<String>,
+    #[pyo3(item)]
+    micro_batch: Option<usize>,
     #[pyo3(item)]
     host_memory: Option<String>,
     #[pyo3(item)]
-    device: String,
-    #[pyo3(item)]
     exact: String,
     #[pyo3(item)]
-    micro_batch: Option<usize>,
+    name: String,
+    #[pyo3(item)]
+    device: String,
     #[pyo3(item)]
     clip_norm: Option<f64>,
     #[pyo3(item)]

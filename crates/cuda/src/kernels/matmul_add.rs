@@ -16,12 +16,18 @@ fn scaled(op: &MatMulAdd, types: &[&Type], at: &[*mut u8], y: *mut u8) -> Result
 
 impl Kernel for MatMulAdd {
     fn scratch(&self, cuda: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
-        anywhere(inputs, |at, y| scaled(self, inputs, at, y)).map(|product| product.scratch(cuda))
+        let product = anywhere(inputs, |at, y| scaled(self, inputs, at, y))?;
+        Ok(product.scratch(cuda))
     }
 
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let product = of_call(call, |types, at, y| scaled(self, types, at, y))?;
         // SAFETY: the caller's promise; where what is added is the result's memory, each element is read before it is written.
-        unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }
+        unsafe {
+            of_call(call, |types, at, y| scaled(self, types, at, y))?.run(
+                cuda,
+                call.scratch,
+                call.scratch_bytes,
+            )
+        }
     }
 }

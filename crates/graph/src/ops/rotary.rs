@@ -37,11 +37,10 @@ pub struct RotaryDims {
 impl RotaryDims {
     /// The sizes for given operands, or what does not fit.
     pub fn new(x: &Type, sin: &Type, cos: &Type) -> Result<RotaryDims, String> {
-        ops::float(x)?;
-        ops::same_dtype(x, sin)?;
         if sin != cos {
             return Err(format!("the sines are {sin} and the cosines {cos}; they must be alike"));
         }
+        ops::float(x).and(ops::same_dtype(x, sin))?;
         let ([batch, length, heads, features], [rows, own, 1, pairs]) = (&x.shape[..], &sin.shape[..]) else {
             return Err(format!("it turns [B, T, H, D] by [B or 1, T, 1, pairs], not {x} by {sin}"));
         };

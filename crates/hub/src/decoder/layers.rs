@@ -92,7 +92,7 @@ impl Decoder {
         // Where nothing stands between them, the last product of a part is added to the stream as it is made.
         let is_direct = after.is_empty() && !self.drops(net);
         let onto = Some(x).filter(|_| is_direct);
-        let y = net.scope(name, |net| self.attention(net, &y, layer, sight, memory, onto))?;
+        let y = net.scope(name, |net| self.attention(net, &y, onto, layer, sight, memory))?;
         let y = if after.is_empty() { y } else { self.norm(net, after, &y)? };
         let x = if is_direct { y } else { x.add(&self.dropped(net, "attention_dropped", y)?)? };
         let y = self.norm(net, second, &x)?;
@@ -170,10 +170,10 @@ impl Decoder {
         &self,
         net: &mut Net,
         x: &Tensor,
+        onto: Option<&Tensor>,
         layer: usize,
         sight: &Sight,
         memory: &mut dyn Memory,
-        onto: Option<&Tensor>,
     ) -> Result<Tensor> {
         let config = &self.config;
         let own = &config.layers[layer];

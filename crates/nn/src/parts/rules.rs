@@ -296,20 +296,9 @@ fn reshaped(cut: Cut, from: &Shape, to: &Shape, ranks: usize) -> Option<Cut> {
 
 /// Whether an operand of an op can be cut where the output is, so that the search for what to cut goes on behind it.
 pub(super) fn is_passed(op: &Op) -> bool {
-    is_elementwise(op)
-        || matches!(
-            op,
-            Op::Reshape(_)
-                | Op::Transpose(_)
-                | Op::Slice(_)
-                | Op::Split(_)
-                | Op::Concat(_)
-                | Op::Broadcast(_)
-                | Op::Dropout(_)
-                | Op::LayerNorm(_)
-                | Op::RmsNorm(_)
-                | Op::MatMul(_)
-        )
+    let moves = matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Split(_) | Op::Concat(_));
+    let by_rows = matches!(op, Op::Broadcast(_) | Op::Dropout(_) | Op::LayerNorm(_) | Op::RmsNorm(_));
+    is_elementwise(op) || moves || by_rows || matches!(op, Op::MatMul(_))
 }
 
 /// Whether an op only hands a weight on, in another type or shape.

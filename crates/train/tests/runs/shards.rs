@@ -9,7 +9,9 @@ use plimsoll_run::{Device, Tensor};
 use plimsoll_train::{Callback, Checkpoints, EarlyStopping, Ended, EpochEvent, Epochs, StepEvent, Trainer};
 
 use super::Scratch;
-use super::ranks::{BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, samples, trained_and_sent};
+use super::ranks::{
+    BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, pictures, samples, trained_and_sent,
+};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -137,10 +139,7 @@ fn parameters_in_shards_are_held_and_sent_as_they_should() {
 
 #[test]
 fn batch_norm_over_all_ranks_is_that_of_one_with_the_whole_batch() {
-    let entry = entry("cnn");
-    let data = samples(&entry, SAMPLES);
-    let shape = &entry.input(1).shape[1..];
-    let shape = [shape[0], shape[1], shape[2]];
+    let (entry, data, shape) = pictures();
     let made = |device: Device, parallel: Parallel, is_synced: bool| {
         let model = Sequential::new(shape)
             .conv2d(4, 3)

@@ -6,7 +6,8 @@ use plimsoll_run::{Device, Exactness};
 use plimsoll_train::{Epochs, Trainer};
 
 use super::ranks::{
-    BATCH, CLASSES, Losses, SAMPLES, Seen, close, compare_losses, entry, masked, on_ranks, samples, train_by,
+    BATCH, CLASSES, Losses, SAMPLES, Seen, close, compare_losses, entry, masked, on_ranks, pictures, samples,
+    train_by,
 };
 
 /// Every parameter is on one rank, and there as one rank has it.
@@ -111,10 +112,7 @@ fn a_parameter_of_two_stages_dropout_and_loss_scales_mean_what_they_mean_on_one_
 
 #[test]
 fn statistics_are_of_the_whole_batch_unless_parts_are_asked_for() {
-    let cnn = entry("cnn");
-    let data = samples(&cnn, SAMPLES);
-    let shape = &cnn.input(1).shape[1..];
-    let shape = [shape[0], shape[1], shape[2]];
+    let (cnn, data, shape) = pictures();
     let model = move || {
         Sequential::new(shape)
             .conv2d(4, 3)
