@@ -258,9 +258,10 @@ impl Net {
         training: bool,
         body: impl FnOnce(&mut Net) -> Result<T>,
     ) -> Result<T> {
-        let before = std::mem::replace(&mut self.training, training);
+        let outer = self.training;
+        self.training = training;
         let result = body(self);
-        self.training = before;
+        self.training = outer;
         result
     }
 
