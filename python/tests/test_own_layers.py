@@ -19,14 +19,6 @@ def data():
     return rng.normal(size=(N, WIDTH)).astype("float32"), rng.integers(0, 3, N)
 
 
-def twice(layer):
-    """A model with two layers of a class, one after the other, and its data."""
-    import keras
-
-    inputs = keras.Input((WIDTH,))
-    return compiled(keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(layer()(layer()(inputs))))), *data()
-
-
 def classes():
     """A layer with weights of all kinds, a block of layers, and a model, as people write them."""
     import keras
@@ -202,6 +194,17 @@ def test_models_may_be_called_on_other_threads_while_one_is_followed():
     assert set(calls) == {(4, 3)}
 
 
+def trains_twice(kind):
+    """Holds a model of two such layers against Keras."""
+    import keras
+
+    def make(n):
+        inputs = keras.Input((WIDTH,))
+        return compiled(keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(kind()(kind()(inputs))))), *data()
+
+    trains_as_in_keras(make)
+
+
 def own(call, **more):
     """A model of one layer with this call."""
     import keras
@@ -257,7 +260,6 @@ def test_what_cannot_be_followed_is_refused_by_name():
 
 
 def test_what_a_call_computes_only_while_it_trains_is_computed_then():
-    import keras
     from keras import layers
 
     class Damped(layers.Layer):
@@ -272,7 +274,7 @@ def test_what_a_call_computes_only_while_it_trains_is_computed_then():
             y = self.norm(self.inner(x), training=training)
             return y * self.first * 0.5 if training else y + self.second
 
-    trains_as_in_keras(lambda n: twice(Damped))
+    trains_twice(Damped)
 
 
 def test_layers_that_a_call_tells_not_to_train_do_not():
@@ -300,7 +302,6 @@ def test_layers_that_a_call_tells_not_to_train_do_not():
 
 
 def test_what_calls_add_to_the_loss_is_added():
-    import keras
     from keras import layers, ops
 
     class Adds(layers.Layer):
@@ -315,7 +316,7 @@ def test_what_calls_add_to_the_loss_is_added():
                 self.add_loss([0.02 * ops.sum(ops.abs(self.inner.kernel)) * 1.0, ops.mean(y, axis=0) * 0.01])
             return y
 
-    trains_as_in_keras(lambda n: twice(Adds))
+    trains_twice(Adds)
 
 
 def test_a_weight_of_another_layer_that_a_call_reads_is_trained_there_too():
