@@ -11,6 +11,9 @@ use super::arithmetic::Other;
 use super::{Engine, Tensor, one};
 use crate::call::op;
 
+/// A tensor that another one meets.
+type Held<'py> = PyRef<'py, Tensor>;
+
 /// Methods that pass on what they are given.
 macro_rules! methods {
     (
@@ -297,13 +300,7 @@ impl Tensor {
 
     /// Normalised along the last axis, scaled and shifted.
     #[pyo3(signature = (gamma, beta, eps=1e-5))]
-    fn layer_norm(
-        &self,
-        py: Python<'_>,
-        gamma: PyRef<'_, Tensor>,
-        beta: PyRef<'_, Tensor>,
-        eps: f64,
-    ) -> PyResult<Tensor> {
+    fn layer_norm(&self, py: Python<'_>, gamma: Held<'_>, beta: Held<'_>, eps: f64) -> PyResult<Tensor> {
         let (gamma, beta) = (&gamma.0, &beta.0);
         one(py, || self.0.layer_norm(gamma, beta, eps))
     }
