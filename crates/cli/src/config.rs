@@ -52,7 +52,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stratified: Option<bool>,
     /// What stored bytes (uint8 arrays and images) become: `none` (0 to 255), `unit` (divided by 255), or a number to multiply by.
-    /// [default: none for a Keras file, as Keras does; unit for other models]
+    /// [default: none for a file of a model, as Keras does; unit for models by name]
     #[arg(long, help_heading = "Data")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
@@ -317,6 +317,11 @@ impl Config {
         let failed = |e: &dyn std::fmt::Display| Failure(format!("{}: {e}", path.display()));
         let text = named_file::text(path, "a file of settings (the config.toml of a run is one)")?;
         let mut table: toml::Table = toml::from_str(&text).map_err(|e| failed(&e))?;
+        if table.is_empty() {
+            return Err(failed(
+                &"it sets nothing; every flag of plimsoll train is a key of it, say model = \"cnn\"",
+            ));
+        }
         let words: toml::Table = Session::KEYS.iter().filter_map(|key| table.remove_entry(*key)).collect();
         // Read from the text where it can be, so that an error has its line.
         let config = match words.is_empty() {

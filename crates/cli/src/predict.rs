@@ -7,7 +7,7 @@ use plimsoll::prelude::*;
 use crate::config::{BatchSize, Config};
 use crate::model_setup::Purpose;
 use crate::predictions::{Meaning, Writer};
-use crate::request::is_tflite;
+use crate::request::{is_onnx, is_tflite, is_torch};
 use crate::trained::Trained;
 use crate::{Failure, Stop, check, tflite_file};
 
@@ -24,6 +24,10 @@ pub struct Common {
     /// Samples at a time; by default as in training, or 32.
     #[arg(long)]
     batch: Option<usize>,
+    /// What stored bytes (uint8 arrays and images) become: `none` (0 to 255), `unit` (divided by 255), or a number to multiply by; by default as in
+    /// training, and none where a file does not say how it was trained.
+    #[arg(long)]
+    scale: Option<String>,
     /// The memory limit: the most that the process may take; by default none.
     #[arg(long)]
     memory: Option<String>,
@@ -81,10 +85,21 @@ impl Common {
         Config {
             data: self.data.clone(),
             batch: self.batch.map(BatchSize::Samples),
+            scale: self.scale.clone(),
             memory: self.memory.clone(),
             device: self.place.device.clone(),
             threads: self.place.threads,
             ..Config::default()
+        }
+    }
+
+    /// Says what bytes were taken for, where nobody said it and the file cannot: one that learned from 0 to 1 guesses at 0 to 255.
+    fn say_scale(&self) {
+        let name = self.what.to_string_lossy();
+        if self.scale.is_none() && (is_tflite(&name) || is_onnx(&name) || is_torch(&name)) {
+            eprintln!(
+                "plimsoll: stored bytes, where the data has any, went to {name} as 0 to 255; --scale unit divides them by 255"
+            );
         }
     }
 
@@ -116,6 +131,7 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<(), Stop> {
     if found.samples == 0 {
         return Err(Failure(format!("{data} has no samples to evaluate on")).into());
     }
+    args.common.say_scale();
     if args.common.json {
         let mut line = serde_json::json!({
             "loss": found.loss, "samples": found.samples, "data": data, "trained_on": is_seen,
@@ -157,6 +173,7 @@ pub fn predict(args: &PredictArgs) -> Result<(), Stop> {
     if seen == 0 {
         return Err(Failure(format!("{data} has no samples to predict on")).into());
     }
+    args.common.say_scale();
     let Some(out) = &args.out else { return Ok(()) };
     if args.common.json {
         say!(

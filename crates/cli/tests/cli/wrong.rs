@@ -57,6 +57,7 @@ fn make(scratch: &Scratch) {
     write("damaged/config.toml", "model = ");
     write("unfinished/config.toml", "model = \"cnn\"\ndata = \"digits\"\n");
     fs::write(scratch.path("bytes.toml"), [0xff, 0xfe, 0x00]).unwrap();
+    write("empty.toml", "# nothing\n");
     write("bad.toml", "model = \"cnn\"\nbatch = = 3\n");
     write("unknown.toml", "model = \"cnn\"\nbacth = 3\n");
     write("type.toml", "model = \"cnn\"\nbatch = \"three\"\n");

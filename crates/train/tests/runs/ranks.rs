@@ -209,7 +209,7 @@ fn dropout_draws_the_same_for_a_sample_whichever_rank_has_it() {
 
 #[test]
 fn batch_norm_has_statistics_of_each_rank_and_one_state() {
-    let (_, data, shape) = pictures();
+    let (data, shape) = pictures();
     let model = || Sequential::new(shape).conv2d(4, 3).batch_norm().relu().flatten().dense(CLASSES);
     let found = on_ranks(2, |device| train(device, model(), &data, Precision::F32));
     assert_eq!(found[0].weights, found[1].weights);
@@ -257,12 +257,12 @@ fn shards_of_state_and_gradients_lose_as_much_as_one_rank() {
     }
 }
 
-/// A small convolutional net, its samples, and their shape.
-pub(super) fn pictures() -> (zoo::Entry, Dataset, [usize; 3]) {
+/// Samples of a small convolutional net, and their shape.
+pub(super) fn pictures() -> (Dataset, [usize; 3]) {
     let entry = entry("cnn");
     let shape = &entry.input(1).shape[1..];
     let shape = [shape[0], shape[1], shape[2]];
-    (entry, samples(&entry, SAMPLES), shape)
+    (samples(&entry, SAMPLES), shape)
 }
 
 /// A small U-Net, and so many pictures with masks.

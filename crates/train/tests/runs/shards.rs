@@ -139,7 +139,7 @@ fn parameters_in_shards_are_held_and_sent_as_they_should() {
 
 #[test]
 fn batch_norm_over_all_ranks_is_that_of_one_with_the_whole_batch() {
-    let (entry, data, shape) = pictures();
+    let (data, shape) = pictures();
     let made = |device: Device, parallel: Parallel, is_synced: bool| {
         let model = Sequential::new(shape)
             .conv2d(4, 3)

@@ -112,7 +112,7 @@ fn a_parameter_of_two_stages_dropout_and_loss_scales_mean_what_they_mean_on_one_
 
 #[test]
 fn statistics_are_of_the_whole_batch_unless_parts_are_asked_for() {
-    let (cnn, data, shape) = pictures();
+    let (data, shape) = pictures();
     let model = move || {
         Sequential::new(shape)
             .conv2d(4, 3)
