@@ -96,7 +96,7 @@ pub fn text(imagined: &Imagined, batch: usize) -> String {
     let topology = imagined.topology();
     if !imagined.is_on_host() {
         return format!(
-            "as rank 0 of {ranks}, {} on each of {}, with {} of a batch of {batch}; by the record a card sends {:.0} GB/s to others of its machine, \
+            "as rank 0 of {ranks}, {} on each of {}, with {} of {batch} samples where they share a batch; by the record a card sends {:.0} GB/s to others of its machine, \
              {:.1} GB/s to other machines",
             topology.per_machine,
             counted(topology.machines, "machine"),
@@ -106,7 +106,7 @@ pub fn text(imagined: &Imagined, batch: usize) -> String {
         );
     }
     format!(
-        "as rank 0 of {ranks}, with {} of a batch of {batch}; between two threads here a message takes {:.1} us and goes at {:.1} GB/s",
+        "as rank 0 of {ranks}, with {} of {batch} samples where they share a batch; between two threads here a message takes {:.1} us and goes at {:.1} GB/s",
         imagined.rank().shard(batch).len(),
         link.latency * 1e6,
         link.bandwidth / 1e9

@@ -90,11 +90,12 @@ fn a_step_is_planned_for_a_card_that_is_not_here() {
         let words: Vec<&str> = words.split(' ').chain(["--metrics", ""]).collect();
         lines(&[&words[..], more].concat()).map(|mut lines| lines.pop().unwrap())
     };
-    // What a run of this very step took and was predicted to take on such a card: 8.65 GB and 35.4 ms.
+    // What a run of this very step took on such a card: 8.65 GB and 34.4 ms.
     let free = plan(&["--batch", "16"]).unwrap();
     let (planned, ms) = (bytes(&free, "planned_bytes") as f64, free["predicted_ms"].as_f64().unwrap());
-    assert!((planned / 8.65e9 - 1.0).abs() < 0.03 && (ms / 35.4 - 1.0).abs() < 0.05, "{free}");
-    assert_eq!(bytes(&free, "estimated_kernels"), 0, "{free}");
+    assert!((planned / 8.65e9 - 1.0).abs() < 0.03 && (ms / 34.4 - 1.0).abs() < 0.05, "{free}");
+    // What is recorded is this step; of others that are looked at beside it, in micro-batches, some are scaled from like ones.
+    assert!(6 * bytes(&free, "estimated_kernels") < bytes(&free, "kernels"), "{free}");
     let half = (bytes(&free, "planned_bytes") / 2).to_string();
     let tight = plan(&["--batch", "16", "--memory", &half]).unwrap();
     assert!(tight["predicted_ms"].as_f64().unwrap() <= 1.2 * ms, "{tight}");

@@ -147,11 +147,6 @@ pub fn only_plans() {
     ONLY_PLANS.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process said that it only plans.
-pub(super) fn is_only_planning() -> bool {
-    ONLY_PLANS.load(Ordering::Relaxed)
-}
-
 /// The program's pages, where `known` bytes of the process are something else.
 fn program(known: Bytes) -> Bytes {
     static FIRST: OnceLock<Bytes> = OnceLock::new();
@@ -159,7 +154,7 @@ fn program(known: Bytes) -> Bytes {
         // Tests share a process: what is resident is mostly what others of them hold at the moment.
         return PROGRAM;
     }
-    match is_only_planning() {
+    match ONLY_PLANS.load(Ordering::Relaxed) {
         true => *FIRST.get_or_init(|| program_now(known)),
         false => program_now(known),
     }

@@ -7,7 +7,6 @@ use plimsoll_device::Bytes;
 use plimsoll_device::stopwatch::during;
 use plimsoll_graph::{DType, Graph, Site, Type, ValueId};
 
-use super::fixed::is_only_planning;
 use crate::device::{Device, blocks};
 use crate::error::{Error, Result};
 use crate::trace::{StateSpec, StepFn, StepOptions, Traceable};
@@ -98,21 +97,17 @@ impl StepToPlan {
 }
 
 /// Loads the code of a graph's kernels, which kernels that are timed need, and the libraries that they call, so that what those take is
-/// counted. Who only plans, and goes by the record of such a device, needs no code: it is not compiled then.
+/// counted.
 pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
     during("kernels prepared", || load_each(graph, device))
 }
 
 fn load_each(graph: &Graph, device: &Device) -> Result<()> {
-    let is_enough = is_only_planning() && device.costs().goes_by_record();
     for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
         let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let kernels = device.kernels(&node.op, device.is_on_host(graph, node)?)?;
-        if is_enough {
-            // Where a library runs it, that is started for this.
-            kernels.scratch(&node.op, &inputs, &outputs).ok();
-        } else if let Err(fault) = kernels.prepare(&node.op, &inputs, &outputs) {
+        if let Err(fault) = kernels.prepare(&node.op, &inputs, &outputs) {
             // Where there is no kernel at all, that says what can be done.
             device.choose_node(graph, node)?;
             return Err(Error::Fault { fault, site: node.site });

@@ -94,13 +94,9 @@ impl Costs {
         self.patience = Some(patience);
     }
 
-    /// What is left of the time for timing; as much as is left has somebody who said nothing. Who asks in passing and has a record to go
-    /// by times nothing.
+    /// What is left of the time for timing; as much as is left has somebody who said nothing.
     fn left(&self) -> Duration {
-        match self.goes_by_record() {
-            true => Duration::ZERO,
-            false => self.patience.unwrap_or(PATIENCE).saturating_sub(self.spent),
-        }
+        self.patience.unwrap_or(PATIENCE).saturating_sub(self.spent)
     }
 
     /// Whether somebody asks in passing: estimates are good enough.

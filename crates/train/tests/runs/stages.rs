@@ -95,8 +95,9 @@ fn odd(width: usize) -> impl plimsoll_nn::Model + 'static {
 
 #[test]
 fn a_parameter_of_two_stages_dropout_and_loss_scales_mean_what_they_mean_on_one_rank() {
+    // In 16 bits, parts of a batch round otherwise than the whole of it: one of 26 samples may fall on the other side.
     for (precision, within) in
-        [(Precision::F64, 1e-9), (Precision::MixedBf16, 2e-2), (Precision::MixedF16, 2e-2)]
+        [(Precision::F64, 1e-9), (Precision::MixedBf16, 3e-2), (Precision::MixedF16, 3e-2)]
     {
         let data = samples(&entry("mlp"), SAMPLES);
         let train = |parallel| {

@@ -17,17 +17,14 @@ use crate::device::usage::own;
 use crate::error::Result;
 
 impl Costs {
-    /// Whether no kernel is timed, because there is a record to go by for somebody who asks in passing.
-    pub(crate) fn goes_by_record(&self) -> bool {
-        self.record.is_some() && self.file.is_some() && self.is_in_passing()
-    }
-
-    /// How many kernels were asked for, and how many of them were not timed on the device, where a record is gone by instead.
+    /// How many kernels were asked for, and how many of them somebody who asks in passing had no time to time on the device, where a record is gone by
+    /// instead. As many as he has time for are timed all the same: libraries load code when it first runs, and what that takes is part of an answer.
     pub(crate) fn recorded(&self) -> Option<(usize, usize)> {
         let is_timed =
             |id: &KernelId| self.known.get(id).is_some_and(|timed| timed.trust != Trust::Estimated);
         let untimed = self.looked_for.iter().filter(|id| !is_timed(id)).count();
-        (self.goes_by_record() && untimed > 0).then_some((self.looked_for.len(), untimed))
+        let goes_by_record = self.record.is_some() && self.file.is_some() && self.is_in_passing();
+        (goes_by_record && untimed > 0).then_some((self.looked_for.len(), untimed))
     }
 
     /// The record that is gone by.
