@@ -186,7 +186,7 @@ impl Rule for MatMul {
         }
     }
 
-    /// See [`MatMul::products`].
+    /// See `MatMul::products`.
     fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
         let dc = before_activation(at, self.act, MatMul { act: None, ..*self })?;
         let plain = |product: MatMul, x: &Sym, y: &Sym| x.matmul_with(y, None, product.ta, product.tb);
