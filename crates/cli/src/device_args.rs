@@ -86,7 +86,7 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
         eprintln!("{note}");
     }
     let device = calibrated(device, config);
-    // Who only plans need not wait until kernels are compiled and timed that somebody has timed on such a card.
+    // Who only plans has no time to time every kernel: the rest is better taken from such a card than scaled.
     for (_, record) in PROFILES {
         device.recorded_times(record);
     }
