@@ -21,6 +21,9 @@ pub struct Operand<'a> {
     pub ptr: *mut u8,
 }
 
+/// A call that is not made yet: an op with the types of its operands and of its results.
+pub type Prepared<'a> = (&'a Op, Vec<&'a Type>, Vec<&'a Type>);
+
 /// One kernel call: an op over operands that exist.
 ///
 /// An output shares its address with an input only where the op's in-place rule allows it.
@@ -237,6 +240,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn prepare(&self, _op: &Op, _inputs: &[&Type], _outputs: &[&Type]) -> Result<(), Fault> {
         Ok(())
     }
+
+    /// Makes the code that [`Backend::prepare`] will load for all of these calls, side by side where that saves time. Loads none of it, and
+    /// says nothing of what cannot be made: preparing that does.
+    fn compile_ahead(&self, _calls: &[Prepared<'_>]) {}
 
     /// Whether it is only the record of a device: steps can be planned for it, and nothing can be run.
     fn is_recorded(&self) -> bool {
