@@ -537,7 +537,8 @@ class Bench:
             self.keep(runner, runner.line())
 
     def wishes(self, cases: list[str]) -> None:
-        theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in (1.0, *self.given.budgets)]
+        budgets = () if self.given.no_compile else (1.0, *self.given.budgets)
+        theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in budgets]
         ours = [Runner(self, "wish", case, None, WISH_BATCH[case]) for case in cases]
         for runner in [*theirs, *ours]:
             runner.line()

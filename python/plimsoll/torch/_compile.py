@@ -65,7 +65,7 @@ def compile(model: Any, memory: str | int, **settings: Any) -> Any:
     try:
         compiled = compiled_with({"force_disable_caches": True})
     except RuntimeError:
-        # Some versions of PyTorch do not take that as an option, and has no cache around this one.
+        # Some versions of PyTorch do not take that as an option, and have no cache around this one.
         compiled = compiled_with({"fx_graph_cache": False, "fx_graph_remote_cache": False})
     compiled.wishes = partitioner.wishes
     return compiled
