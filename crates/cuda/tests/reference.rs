@@ -262,10 +262,29 @@ fn norms_of_wide_rows(cuda: &Cuda) {
         for example in [
             Example::new(RmsNorm { eps }, vec![x.clone(), scale.clone()]),
             Example::new(RmsNormGrad, vec![x.clone(), scale.clone(), positive.clone(), x.clone()]),
-            Example::new(LayerNorm { eps, axes: 1 }, vec![x.clone(), scale.clone(), scale.clone()]),
-            Example::new(LayerNormGrad { axes: 1 }, vec![x.clone(), scale, some, positive, x]),
+            Example::new(LayerNorm { eps, axes: 1, to: None }, vec![x.clone(), scale.clone(), scale.clone()]),
+            Example::new(
+                LayerNormGrad { axes: 1 },
+                vec![x.clone(), scale.clone(), some.clone(), positive.clone(), x.clone()],
+            ),
         ] {
             check(cuda, &example, &mut dice, dtype);
+        }
+        // Of an f32 stream beside 16-bit products: written and read in their type.
+        for to in [DType::BF16, DType::F16].into_iter().filter(|_| dtype == DType::F32) {
+            let dy = of(to, &[rows, width], Domain::Normal);
+            for example in [
+                Example::new(
+                    LayerNorm { eps, axes: 1, to: Some(to) },
+                    vec![x.clone(), scale.clone(), scale.clone()],
+                ),
+                Example::new(
+                    LayerNormGrad { axes: 1 },
+                    vec![x.clone(), scale.clone(), some.clone(), positive.clone(), dy],
+                ),
+            ] {
+                check(cuda, &example, &mut dice, to);
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ mod loss;
 mod matmul;
 mod matmul_add;
 mod norm;
+mod patches;
 mod pool;
 mod quant_matmul;
 mod random;
