@@ -51,7 +51,9 @@ impl Whole<'_> {
             Op::CrossEntropy(_) if i == 0 && cut == Cut::at(x.shape.rank() - 1) && others_are_whole => {
                 return Some(Way::Loss);
             }
-            Op::LinearCrossEntropy(_) | Op::FrozenCrossEntropy(_) if i == 1 && cut == Cut::at(0) && others_are_whole => {
+            Op::LinearCrossEntropy(_) | Op::FrozenCrossEntropy(_)
+                if i == 1 && cut == Cut::at(0) && others_are_whole =>
+            {
                 return Some(Way::LinearLoss);
             }
             Op::ArgMax(ops::ArgMax { axis }) if cut == Cut::at(*axis) => return Some(Way::Largest),
@@ -391,7 +393,8 @@ mod tests {
     #[test]
     fn heads_turn_apart_and_features_do_not() {
         let [x, angles] = [[2, 5, 4, 6], [1, 5, 1, 3]].map(|shape| Type::new(DType::F32, shape));
-        let turned = |cut: Cut| way(ops::Rotary { back: false }, &[&x, &angles, &angles], &[Some(cut), None, None]);
+        let turned =
+            |cut: Cut| way(ops::Rotary { back: false }, &[&x, &angles, &angles], &[Some(cut), None, None]);
         let found = turned(Cut::at(2));
         let Some(Way::Local { needs, made, .. }) = found else { panic!("{found:?}") };
         assert_eq!((&needs[..], made), (&[Some(Cut::at(2)), None, None][..], Cut::at(2)));
