@@ -1,6 +1,6 @@
 """Every way to share a training against one rank: losses of 50 steps, bits from run to run, and peaks against the memory limit.
 
-usage: python benches/rank_matrix.py [--binary PLIMSOLL] [--ranks 1,2,3,4] [--by tcp,openmpi,mpich] [--ways data,shard,parameters,pipeline]
+usage: python benches/rank_matrix.py [--binary PLIMSOLL] [--ranks 1,2,3,4] [--by tcp,openmpi,mpich] [--ways data,shard,parameters,tensor,pipeline]
                                      [--models mlp,cnn,unet,gpt,lstm,keras] [--precisions f64,f32]
                                      [--memory 200MiB] [--least] [--out FOLDER]
 
@@ -8,9 +8,9 @@ Each training is small: 50 steps or a little more, the last batch of an epoch wi
 those of one rank (relative to 1 + |loss|; wanted: 1e-9 in f64, 1e-5 in f32), whether a second run gives the same numbers, and the largest peak resident set of any
 of its processes as the kernel counts it, of the limit. With --least, each is also run at the least that a refusal names (a build without optimizations a little
 above it) and one byte below, which must be refused. What is refused by name is a row too. The table goes to standard output and, with --out, to table.txt and
-rows.jsonl there. Exit code 1 where something differs by more than is wanted, or is over its limit.
+rows.jsonl there; a run goes on from the rows that are there already. Exit code 1 where something differs by more than is wanted, or is over its limit.
 """
-import argparse, csv, json, os, re, shutil, subprocess, sys, tempfile, threading, zipfile
+import argparse, csv, itertools, json, os, re, shutil, subprocess, sys, tempfile, threading, zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {
@@ -63,7 +63,7 @@ class Case:
         if ranks > 1 or way != "data":
             own += ["--parallel", way]
         # Batch norm has statistics of each rank's own samples, unless it is asked otherwise.
-        if self.model == "unet" and ranks > 1 and way != "pipeline":
+        if self.model == "unet" and ranks > 1 and way not in ("pipeline", "tensor"):
             own += ["--sync-batch-norm"]
         if by == "tcp":
             return own + (["--ranks", str(ranks)] if ranks > 1 else [])
@@ -79,7 +79,7 @@ class Case:
             if code == 0:
                 with open(os.path.join(out, "steps.csv")) as file:
                     losses = [float(row["loss"]) for row in csv.DictReader(file)]
-            return losses, peak, None if code == 0 else (why.splitlines() or [f"it ended with {code}"])[-1]
+            return losses, peak, None if code == 0 else (why.splitlines() or [f"{ENDED} {code}"])[-1]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -103,12 +103,63 @@ def least(case, by, ranks, way, grain):
     return named, refused is None and peak <= named + grain, below is not None
 
 
+def is_well(row):
+    """Whether a row is as it is wanted; what is refused by name is, and what was killed or ended without a word is not."""
+    if "refused" in row:
+        return not row["refused"].startswith(ENDED)
+    met = row["difference"] <= WANTED[row["precision"]] and row["same_bits"] and row["peak_bytes"] <= row["limit_bytes"]
+    return met and row.get("least_works", True) and row.get("below_refused", True)
+
+
+ENDED = "it ended with"
+HEAD = f"{'model':<7}{'type':<6}{'ranks':<7}{'by':<9}{'way':<12}{'steps':>6}{'differs':>11}  {'again':<7}{'peak':>9}{'of':>7}"
+
+
+def line(row):
+    """A row as text."""
+    name = f"{row['model']:<7}{row['precision']:<6}{row['ranks']:<7}{row['by']:<9}{row['parallel']:<12}"
+    if "refused" in row:
+        return f"{name}  {row['refused']}"
+    text = (f"{name}{row['steps']:>6}{row['difference']:>11.1e}  {'same' if row['same_bits'] else 'OTHER':<7}"
+            f"{row['peak_bytes'] / (1 << 20):>6.0f}MiB{row['limit_bytes'] / (1 << 20):>4.0f}MiB")
+    if "second_run" in row:
+        text += f"  the second run: {row['second_run']}"
+    if "least_bytes" in row:
+        text += f"  least {row['least_bytes']}: works {row['least_works']}, below refused {row['below_refused']}"
+    return text if is_well(row) else f"{text}  NOT AS WANTED"
+
+
+class Rows:
+    """The rows of a table, those of an earlier run among them; each is in its file as soon as it is known."""
+
+    def __init__(self, folder):
+        self.all, self.file = [], None
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+            path = os.path.join(folder, "rows.jsonl")
+            if os.path.exists(path):
+                with open(path) as file:
+                    self.all = [json.loads(text) for text in file if text.strip()]
+            self.file = open(path, "a")
+
+    def has(self, row):
+        same = ("model", "precision", "ranks", "by", "parallel")
+        return any(all(known[name] == row[name] for name in same) for known in self.all)
+
+    def add(self, row):
+        self.all.append(row)
+        print(line(row), flush=True)
+        if self.file:
+            self.file.write(json.dumps(row) + "\n")
+            self.file.flush()
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--binary", default=os.path.join(HERE, "../target/release/plimsoll"))
     parser.add_argument("--ranks", default="1,2,3,4")
     parser.add_argument("--by", default="tcp,openmpi,mpich")
-    parser.add_argument("--ways", default="data,shard,parameters,pipeline")
+    parser.add_argument("--ways", default="data,shard,parameters,tensor,pipeline")
     parser.add_argument("--models", default="mlp,cnn,unet,gpt,lstm,keras")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--memory", default="200MiB")
@@ -118,63 +169,43 @@ def main():
     parser.add_argument("--out")
     args = parser.parse_args()
     limit = bytes_of(args.memory)
-    models = args.models.split(",")
     args.keras_data = tempfile.mkdtemp()
     with zipfile.ZipFile(f"{KERAS}.npz") as arrays:
         for name, own in [("x0", "x"), ("t0", "y")]:
             with open(os.path.join(args.keras_data, f"{own}.npy"), "wb") as file:
                 file.write(arrays.read(f"{name}.npy"))
-    rows, bad = [], 0
-    table = [f"{'model':<7}{'type':<6}{'ranks':<7}{'by':<9}{'way':<12}{'steps':>6}{'differs':>11}  {'again':<7}{'peak':>9}{'of':>7}  "]
-    if args.out:
-        os.makedirs(args.out, exist_ok=True)
-
-    def say(line):
-        table.append(line)
-        print(line, flush=True)
-
-    print(table[0])
-    for model in models:
+    rows = Rows(args.out)
+    print(HEAD)
+    for model in args.models.split(","):
         for precision in ["f32"] if model == "keras" else args.precisions.split(","):
-            case = Case(args, model, precision)
-            one, peak, why = case.run("tcp", 1, "data", limit)
-            if why:
-                sys.exit(f"{model} in {precision} on one rank: {why}")
-            for ranks in map(int, args.ranks.split(",")):
-                for by in args.by.split(","):
-                    if by in MPI and not shutil.which(MPI[by][0]):
-                        continue
-                    for way in args.ways.split(","):
-                        name = f"{model:<7}{precision:<6}{ranks:<7}{by:<9}{way:<12}"
-                        losses, peak, why = case.run(by, ranks, way, limit)
-                        row = {"model": model, "precision": precision, "ranks": ranks, "by": by, "parallel": way, "limit_bytes": limit}
-                        if why:
-                            row["refused"] = why
-                            say(f"{name}  {why}")
-                        else:
-                            again, _, _ = case.run(by, ranks, way, limit)
-                            far, same = difference(losses, one), again == losses
-                            is_well = far <= WANTED[precision] and same and peak <= limit
-                            bad += not is_well
-                            row.update(steps=len(losses), difference=far, same_bits=same, peak_bytes=peak)
-                            note = "" if is_well else "  NOT AS WANTED"
-                            say(f"{name}{len(losses):>6}{far:>11.1e}  {'same' if same else 'OTHER':<7}"
-                                f"{peak / (1 << 20):>6.0f}MiB{limit / (1 << 20):>4.0f}MiB{note}")
-                            if args.least:
-                                row["least_bytes"], row["least_works"], row["below_refused"] = least(case, by, ranks, way, args.grain)
-                                is_well = row["least_works"] and row["below_refused"]
-                                bad += not is_well
-                                say(f"{'':<41}least {row['least_bytes']}: works {row['least_works']}, below refused {row['below_refused']}")
-                        rows.append(row)
+            case, one = Case(args, model, precision), None
+            for ranks, by, way in itertools.product(map(int, args.ranks.split(",")), args.by.split(","), args.ways.split(",")):
+                row = {"model": model, "precision": precision, "ranks": ranks, "by": by, "parallel": way, "limit_bytes": limit}
+                if rows.has(row) or by in MPI and not shutil.which(MPI[by][0]):
+                    continue
+                if one is None:
+                    one, _, why = case.run("tcp", 1, "data", limit)
+                    if why:
+                        sys.exit(f"{model} in {precision} on one rank: {why}")
+                losses, peak, why = case.run(by, ranks, way, limit)
+                if why:
+                    row["refused"] = why
+                else:
+                    again, _, failed = case.run(by, ranks, way, limit)
+                    if failed:
+                        row["second_run"] = failed
+                    row.update(steps=len(losses), difference=difference(losses, one), same_bits=again == losses, peak_bytes=peak)
+                    if args.least:
+                        row["least_bytes"], row["least_works"], row["below_refused"] = least(case, by, ranks, way, args.grain)
+                rows.add(row)
     shutil.rmtree(args.keras_data, ignore_errors=True)
-    say(f"{len(rows)} rows, {bad} not as wanted")
+    bad = sum(not is_well(row) for row in rows.all)
+    end = f"{len(rows.all)} rows, {bad} not as wanted, {sum('refused' in row for row in rows.all)} refused"
+    print(end)
     if args.out:
         with open(os.path.join(args.out, "table.txt"), "w") as file:
-            file.write("\n".join(table) + "\n")
-        with open(os.path.join(args.out, "rows.jsonl"), "w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.write("\n".join([HEAD, *map(line, rows.all), end]) + "\n")
     sys.exit(1 if bad else 0)
-
 
 if __name__ == "__main__":
     main()

@@ -64,15 +64,18 @@ impl<'g> Search<'g> {
         let output = self.graph.ty(node.outputs[0]);
         let whole = Whole { op: &node.op, inputs: &types, output, ranks: self.ranks };
         let (weight, cuts): (ValueId, SmallVec<[Cut; 4]>) = match &node.op {
-            Op::MatMul(op) if !self.cuts.contains_key(&node.inputs[0]) => {
-                let columns = whole.columns_axis(op);
+            op if rules::product(op).is_some() && self.cuts.contains_key(&node.inputs[0]) => return,
+            Op::Gather(op) if op.axis == 0 => (node.inputs[0], [Cut::at(0)].into_iter().collect()),
+            Op::LinearCrossEntropy(_) | Op::FrozenCrossEntropy(_) => {
+                (node.inputs[1], [Cut::at(0)].into_iter().collect())
+            }
+            op => {
+                let Some(product) = rules::product(op) else { return };
+                let columns = whole.columns_axis(&product);
                 let rows = 2 * types[1].shape.rank() - 3 - columns;
                 let cuts = BLOCKS.iter().map(|&blocks| Cut { axis: columns, blocks });
                 (node.inputs[1], cuts.chain([Cut::at(rows)]).collect())
             }
-            Op::Gather(op) if op.axis == 0 => (node.inputs[0], [Cut::at(0)].into_iter().collect()),
-            Op::LinearCrossEntropy(_) => (node.inputs[1], [Cut::at(0)].into_iter().collect()),
-            _ => return,
         };
         if self.cuts.contains_key(&weight) || !self.is_weight(weight) {
             return;

@@ -133,16 +133,18 @@ impl<'g> Replay<'g> {
                 })
             }
             Some(Way::LinearLoss) => {
-                let Op::LinearCrossEntropy(op) = &node.op else { return Err(refuse("has no linear loss")) };
+                let cap = if let Op::LinearCrossEntropy(op) = &node.op { op.cap } else { None };
                 let (x, weight) = (self.value(node.inputs[0], None)?, &self.held(node.inputs[1])?.tensor);
-                let own = logits(&x, weight, op.cap)?;
+                let own = logits(&x, weight, cap)?;
                 let mut shape = types[0].shape.clone();
                 let last = shape.rank() - 1;
                 shape = shape.with(last, types[1].shape[0]);
                 let (whole, cut) = (types[0].with_shape(shape), Cut::at(last));
                 let part = Part { own: &own, whole: &whole, cut, rank: self.rank };
                 let labels = self.value(node.inputs[2], None)?;
-                Ok(part.cross_entropy(&labels)?.into_iter().map(is_whole).collect())
+                // Of a layer that is not trained, the other result is for its own gradient alone.
+                let known = if matches!(node.op, Op::FrozenCrossEntropy(_)) { 1 } else { 2 };
+                Ok(part.cross_entropy(&labels)?.into_iter().take(known).map(is_whole).collect())
             }
         }
     }
@@ -161,6 +163,11 @@ impl<'g> Replay<'g> {
                     Some(act) => Ok(self.emit(act.into(), &[sum], node)?.remove(0)),
                     None => Ok(sum),
                 }
+            }
+            Op::MatMulAdd(op) => {
+                let product = ops::MatMulAdd { add: false, ..*op };
+                let sum = self.emit(product.into(), &operands[..2], node)?.remove(0).all_reduce(self.rank)?;
+                operands.get(2).map_or(Ok(sum.clone()), |added| sum.add(added))
             }
             op => {
                 let own = self.emit(op.clone(), operands, node)?.remove(0);

@@ -51,7 +51,9 @@ impl Whole<'_> {
             Op::CrossEntropy(_) if i == 0 && cut == Cut::at(x.shape.rank() - 1) && others_are_whole => {
                 return Some(Way::Loss);
             }
-            Op::LinearCrossEntropy(_) if i == 1 && cut == Cut::at(0) && others_are_whole => {
+            Op::LinearCrossEntropy(_) | Op::FrozenCrossEntropy(_)
+                if i == 1 && cut == Cut::at(0) && others_are_whole =>
+            {
                 return Some(Way::LinearLoss);
             }
             Op::ArgMax(ops::ArgMax { axis }) if cut == Cut::at(*axis) => return Some(Way::Largest),
@@ -84,6 +86,7 @@ impl Whole<'_> {
                 | Op::StopGradient(_)
                 | Op::Reshape(_)
                 | Op::MatMul(_)
+                | Op::MatMulAdd(_)
                 | Op::Binary(Binary::Add | Binary::Sub | Binary::Mul)
         );
         cuts.iter().zip(needs).zip(self.inputs).enumerate().all(|(i, ((cut, need), x))| match (cut, need) {
@@ -100,18 +103,18 @@ impl Whole<'_> {
 
     /// What operands of a sum over a cut axis must be, where this is one of operand `i`.
     fn summed(&self, i: usize, cut: Cut) -> Option<Needs> {
-        match self.op {
-            Op::MatMul(op) => {
-                let axes = self.summed_axes(op);
-                if i > 1 || axes[i] != cut.axis {
-                    return None;
-                }
-                let mut needs: Needs = smallvec![None; self.inputs.len()];
-                for (need, axis) in needs.iter_mut().zip(axes) {
-                    *need = Some(Cut { axis, ..cut });
-                }
-                Some(needs)
+        if let Some(op) = product(self.op) {
+            let axes = self.summed_axes(&op);
+            if i > 1 || axes[i] != cut.axis {
+                return None;
             }
+            let mut needs: Needs = smallvec![None; self.inputs.len()];
+            for (need, axis) in needs.iter_mut().zip(axes) {
+                *need = Some(Cut { axis, ..cut });
+            }
+            return Some(needs);
+        }
+        match self.op {
             Op::Reduce(ops::Reduce { kind: ReduceKind::Sum | ReduceKind::Mean, axes, .. })
                 if axes.contains(&cut.axis) && cut.is_even(self.inputs[0], self.ranks) =>
             {
@@ -163,15 +166,17 @@ impl Whole<'_> {
             Op::LayerNorm(op) if i == 0 && cut.axis + op.axes < x.rank() => found(cut.axis),
             Op::RmsNorm(_) if i == 0 && cut.axis + 1 < x.rank() => found(cut.axis),
             Op::Attention(_) if i < 3 && cut == Cut::at(2) => found(2),
-            Op::MatMul(op) => match i {
+            // A turn is of a head's features, and all heads of a position turn alike.
+            Op::Rotary(_) if i == 0 && cut.axis == 2 => found(2),
+            Op::MatMulAdd(_) if i == 2 => found(cut.axis),
+            op => product(op).and_then(|op| match i {
                 0 if cut.axis + 2 < x.rank() => found(cut.axis),
                 // The one of the last two axes that is not summed over is that of rows.
                 0 => found(y.rank() - 2),
-                1 if cut.axis == self.columns_axis(op) => found(y.rank() - 1),
+                1 if cut.axis == self.columns_axis(&op) => found(y.rank() - 1),
                 1 => found(cut.axis),
                 _ => found(y.rank() - 1),
-            },
-            _ => None,
+            }),
         }
     }
 
@@ -224,12 +229,14 @@ impl Whole<'_> {
                 }
                 Some(needs)
             }
-            Op::MatMul(op) => {
+            Op::Rotary(_) => first(same(2).filter(|_| cut.axis == 2)),
+            op => {
+                let product = product(op)?;
                 let [a, b] = [self.inputs[0].shape.rank(), self.inputs[1].shape.rank()];
-                let summed = self.summed_axes(op);
+                let summed = self.summed_axes(&product);
                 let mut needs: Needs = smallvec![None; self.inputs.len()];
                 if cut.axis + 1 == y.rank() {
-                    needs[1] = same(self.columns_axis(op));
+                    needs[1] = same(self.columns_axis(&product));
                     needs.iter_mut().skip(2).for_each(|bias| *bias = same(0));
                 } else if cut.axis + 2 == y.rank() {
                     needs[0] = same(2 * a - 3 - summed[0]);
@@ -237,9 +244,11 @@ impl Whole<'_> {
                     needs[0] = same(cut.axis).filter(|_| a > 2);
                     needs[1] = same(cut.axis).filter(|_| b > 2);
                 }
+                if let (Op::MatMulAdd(_), Some(added)) = (op, needs.get_mut(2)) {
+                    *added = same(cut.axis);
+                }
                 Some(needs)
             }
-            _ => None,
         }
     }
 
@@ -260,6 +269,15 @@ impl Whole<'_> {
             }
             op => op.clone(),
         }
+    }
+}
+
+/// The product of matrices that an op is, whatever is done to it behind.
+pub(super) fn product(op: &Op) -> Option<ops::MatMul> {
+    match op {
+        Op::MatMul(op) => Some(*op),
+        Op::MatMulAdd(op) => Some(op.product()),
+        _ => None,
     }
 }
 
@@ -298,7 +316,7 @@ fn reshaped(cut: Cut, from: &Shape, to: &Shape, ranks: usize) -> Option<Cut> {
 pub(super) fn is_passed(op: &Op) -> bool {
     let moves = matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Split(_) | Op::Concat(_));
     let by_rows = matches!(op, Op::Broadcast(_) | Op::Dropout(_) | Op::LayerNorm(_) | Op::RmsNorm(_));
-    is_elementwise(op) || moves || by_rows || matches!(op, Op::MatMul(_))
+    is_elementwise(op) || moves || by_rows || matches!(op, Op::Rotary(_)) || product(op).is_some()
 }
 
 /// Whether an op only hands a weight on, in another type or shape.
@@ -315,7 +333,7 @@ pub(super) fn hands_on(op: &Op) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_graph::DType;
+    use plimsoll_graph::{DType, Scalar};
 
     use super::*;
 
@@ -353,6 +371,34 @@ mod tests {
         // Samples apart: the weight stays whole.
         let samples = way(op, &[&Type::new(DType::F32, [4, 8]), &w, &bias], &[Some(Cut::at(0)), None, None]);
         assert!(matches!(samples, Some(Way::Local { made: Cut { axis: 0, .. }, .. })), "{samples:?}");
+    }
+
+    #[test]
+    fn what_a_product_is_added_to_is_cut_as_the_product_is() {
+        let [x, w, c] = [&[3, 8][..], &[8, 6][..], &[3, 6][..]].map(|shape| Type::new(DType::F32, shape));
+        let op = ops::MatMulAdd { ta: false, tb: false, scale: Scalar(0.5), add: true };
+        let columns = [None, Some(Cut::at(1)), Some(Cut::at(1))];
+        for cuts in [[None, Some(Cut::at(1)), None], [None, None, Some(Cut::at(1))]] {
+            let found = way(op, &[&x, &w, &c], &cuts);
+            let Some(Way::Local { needs, made, .. }) = found else { panic!("{found:?}") };
+            assert_eq!((&needs[..], made), (&columns[..], Cut::at(1)));
+        }
+        let rows = way(op, &[&x, &w, &c], &[Some(Cut::at(1)), None, None]);
+        let Some(Way::Summed { needs }) = rows else { panic!("{rows:?}") };
+        assert_eq!(&needs[..], [Some(Cut::at(1)), Some(Cut::at(0)), None]);
+        // A sum of parts is whole, and so is what it is added to.
+        assert!(way(op, &[&x, &w, &c], &[Some(Cut::at(1)), None, Some(Cut::at(1))]).is_none());
+    }
+
+    #[test]
+    fn heads_turn_apart_and_features_do_not() {
+        let [x, angles] = [[2, 5, 4, 6], [1, 5, 1, 3]].map(|shape| Type::new(DType::F32, shape));
+        let turned =
+            |cut: Cut| way(ops::Rotary { back: false }, &[&x, &angles, &angles], &[Some(cut), None, None]);
+        let found = turned(Cut::at(2));
+        let Some(Way::Local { needs, made, .. }) = found else { panic!("{found:?}") };
+        assert_eq!((&needs[..], made), (&[Some(Cut::at(2)), None, None][..], Cut::at(2)));
+        assert!(turned(Cut::at(3)).is_none());
     }
 
     #[test]
