@@ -134,11 +134,11 @@ fn attention_by_a_library_means_what_our_own_means() {
     let own = Cuda::with(0, Options { cudnn: false, ..Options::default() }).expect("there is a card");
     let mut dice = Dice::new(7);
     for (causal, sizes, dtype) in in_halves([
-        (true, [2, 1024, 1024, 6, 6, 64, 64]),
-        (true, [1, 1030, 1030, 6, 2, 64, 64]),
-        (false, [2, 1024, 1100, 3, 3, 128, 64]),
-        (false, [64, 197, 197, 12, 12, 64, 64]),
-        (true, [1, 2100, 2100, 2, 2, 128, 128]),
+        (true, [2, 1024, 1024, 2, 2, 64, 64]),
+        (true, [1, 1030, 1030, 4, 2, 64, 64]),
+        (false, [1, 1024, 1100, 4, 4, 128, 64]),
+        (false, [10, 197, 197, 12, 12, 64, 64]),
+        (true, [1, 2100, 2100, 1, 1, 128, 128]),
     ]) {
         let (op, mut inputs) = attention(causal, sizes, dtype);
         let [batch, tq, tk, heads, .., dv] = sizes;
