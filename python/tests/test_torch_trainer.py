@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import operator
 
 import pytest
 
@@ -526,41 +524,3 @@ def test_a_module_made_for_one_batch_size_is_trained_whole():
     assert [trainer.step(batch) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)
     with pytest.raises(plimsoll.PlimsollError, match="made for 4 samples"):
         Trainer(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1), micro_batch=2).step(batch)
-
-
-def _card_bench():
-    """The modules whose speed is measured on a card."""
-    import importlib.util
-    from pathlib import Path
-
-    spec = importlib.util.spec_from_file_location("torch_card", Path(__file__).parents[2] / "benches" / "torch_card.py")
-    bench = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(bench)
-    return bench
-
-
-@pytest.mark.parametrize("case", ["vit", "gpt2"])
-def test_no_block_under_autocast_has_a_cast_or_a_transpose_of_its_own(case):
-    import json
-
-    ready()
-    from plimsoll.torch import Trainer
-
-    bench = _card_bench()
-
-    def moved(depth):
-        """What is cast or transposed, as large as the stream between blocks."""
-        size = {**bench.SIZES[case][1], "depth": depth}
-        model, batch, optimizer = bench.prepared(case, size, "cpu")
-        step = json.loads(Trainer(model, None, optimizer, check=False).plan(batch)._document)["step"]
-        stream = size["batch"] * size["width"] * (size["sequence"] if "sequence" in size else (size["image"] // size["patch"]) ** 2)
-        # Matrices are weights.
-        elements = lambda tensor: functools.reduce(operator.mul, tensor["shape"], 1) if len(tensor["shape"]) > 2 else 0
-        made = {tensor["from"]: elements(tensor) for tensor in step["tensors"] if tensor["kind"] != "scratch"}
-        ops = [row["op"] for at, row in enumerate(step["instructions"]) if row["what"] == "run" and made.get(at, 0) >= stream and row.get("phase") != "update"]
-        norms = [row["op"] for row in step["instructions"] if row["what"] == "run"].count("layer_norm")
-        return {op: ops.count(op) for op in ("cast", "transpose")}, norms
-
-    (few, norms), (many, more) = moved(2), moved(5)
-    assert few == many
-    assert more - norms == 6

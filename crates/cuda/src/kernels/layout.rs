@@ -17,7 +17,7 @@ use crate::launch::{Args, Code, Grid};
 const TEXT: &str = include_str!("layout.cu");
 const IOTA: &str = include_str!("iota.cu");
 
-pub(super) type Strides = SmallVec<[usize; 8]>;
+type Strides = SmallVec<[usize; 8]>;
 
 /// The source for elements of a size.
 fn code(dtype: DType) -> Code<'static> {

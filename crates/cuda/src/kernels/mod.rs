@@ -27,7 +27,6 @@ mod loss;
 mod matmul;
 mod matmul_add;
 mod norm;
-mod patches;
 mod pool;
 mod quant_matmul;
 mod random;
