@@ -176,11 +176,11 @@ impl PageSource for HostPages {
 }
 
 #[cfg(target_os = "linux")]
-mod system {
+pub(crate) mod system {
     use std::ffi::{c_int, c_void};
 
     unsafe extern "C" {
-        fn mmap(
+        pub(crate) fn mmap(
             at: *mut c_void,
             length: usize,
             prot: c_int,
@@ -188,13 +188,13 @@ mod system {
             file: c_int,
             offset: i64,
         ) -> *mut c_void;
-        fn munmap(at: *mut c_void, length: usize) -> c_int;
+        pub(crate) fn munmap(at: *mut c_void, length: usize) -> c_int;
         fn mprotect(at: *mut c_void, length: usize, prot: c_int) -> c_int;
         fn mremap(old: *mut c_void, length: usize, new_length: usize, flags: c_int, ...) -> *mut c_void;
     }
 
     const PROT_NONE: c_int = 0;
-    const PROT_READ_WRITE: c_int = 3;
+    pub(crate) const PROT_READ_WRITE: c_int = 3;
     const MAP_PRIVATE_ANONYMOUS_NORESERVE: c_int = 0x02 | 0x20 | 0x4000;
     const MREMAP_MAYMOVE_FIXED: c_int = 1 | 2;
 

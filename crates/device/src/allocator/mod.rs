@@ -21,7 +21,7 @@ mod debug;
 mod failing;
 mod growth;
 mod holes;
-mod host_pages;
+pub(crate) mod host_pages;
 mod kind;
 mod paged;
 mod pool;

@@ -30,7 +30,7 @@ pub(super) fn free(folder: &Path) -> Option<Bytes> {
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use std::ffi::{c_int, c_void};
+    use std::ffi::c_int;
     use std::fs::File;
     use std::io;
     use std::os::fd::AsRawFd;
@@ -40,21 +40,10 @@ mod linux {
     use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, statfs};
     use rustix::io::Errno;
 
+    use crate::allocator::host_pages::system::{PROT_READ_WRITE, mmap, munmap};
+
     pub(in super::super) const IS_HERE: bool = true;
 
-    unsafe extern "C" {
-        fn mmap(
-            at: *mut c_void,
-            length: usize,
-            prot: c_int,
-            flags: c_int,
-            file: c_int,
-            offset: i64,
-        ) -> *mut c_void;
-        fn munmap(at: *mut c_void, length: usize) -> c_int;
-    }
-
-    const PROT_READ_WRITE: c_int = 3;
     const MAP_SHARED: c_int = 1;
     /// What a folder in memory says that it is.
     const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
