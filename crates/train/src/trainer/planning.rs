@@ -8,6 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
+use plimsoll_graph::ops::Again;
 use plimsoll_nn::{Clip, Net, Parallel, Parts, Pipeline, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
@@ -224,6 +225,7 @@ impl Trainer {
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
             parts: Parts::default(),
+            anew: if share.computes_anew { Again::Computed } else { Again::Exchanged },
             stages: None,
         };
         self.with_host(recipe, data, share)
@@ -292,13 +294,35 @@ impl Trainer {
         self.pipelines(self.share)?.bounded(data)
     }
 
-    /// The recipe with the pipelines that are wished for, and where there is a limit, with the least behind it.
+    /// The recipe with the pipelines that are wished for, and where there is a limit, with the least behind it. Ranks that gather parameters compute anew
+    /// what they made of them where it does not fit otherwise.
     fn attempts(&self, data: &Dataset) -> Result<Vec<(Recipe, Share)>> {
         self.check_settings()?;
+        let gathers = self.parallel == Parallel::Parameters && self.on()?.rank().ranks > 1;
+        if !gathers || self.request.limit.is_none() {
+            return self.attempts_with(data, false);
+        }
+        // Once begun, it goes on as it was begun.
+        let is_begun = self.training.as_ref().is_some_and(|training| !training.is_idle());
+        if is_begun {
+            return self.attempts_with(data, self.share.computes_anew);
+        }
+        let computed = || self.attempts_with(data, true);
+        match self.attempts_with(data, false) {
+            Ok(first) => Ok(first.into_iter().chain(computed()?).collect()),
+            Err(Error::Run(RunError::Infeasible { .. })) => computed(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attempts_with(&self, data: &Dataset, computes_anew: bool) -> Result<Vec<(Recipe, Share)>> {
         let is_lean =
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
-        let wished =
-            self.look_at_other_shapes(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
+        let wished = self.look_at_other_shapes(
+            data,
+            Share { is_lean, computes_anew, ..Share::default() },
+            self.request.limit,
+        )?;
         // What does not go with the model is told before what does not fit.
         self.recipe(data, true, wished)?;
         let wished = self.within_host(data, wished)?;
@@ -489,8 +513,14 @@ impl Trainer {
                        is kept without it (--best), or take --parallel shard";
             return Err(Error::Mismatch(why.into()));
         }
-        if self.parallel == Parallel::Pipeline && (self.is_averaged || self.pruning.is_some()) {
+        self.parallel.check(self.on()?.rank().ranks).map_err(Error::Mismatch)?;
+        if self.parallel.is_pipeline() && (self.is_averaged || self.pruning.is_some()) {
             let why = "averages of weights (--ema) and pruning (--prune) look at all of a model, of which every rank has a stage; take --parallel data";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel.groups().is_some() && self.sync_batch_norm {
+            let why = "statistics over all samples are built for ranks that each have all of a model, and these have parts or stages of it in groups; leave \
+                       --sync-batch-norm out, or take --parallel data";
             return Err(Error::Mismatch(why.into()));
         }
         if self.parallel == Parallel::Pipeline && self.sync_batch_norm {

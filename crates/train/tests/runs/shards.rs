@@ -1,6 +1,8 @@
 //! Parameters in shards, statistics of batches over all ranks, f16, gradients of several steps: the losses of one rank.
 
+use plimsoll_device::Bytes;
 use plimsoll_formats::safetensors::Reader;
+use plimsoll_graph::ops::Again;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{
     Adam, Clip, Metric, Parallel, Precision, Recipe, Sequential, Training, softmax_cross_entropy,
@@ -97,6 +99,41 @@ fn parameters_in_shards_lose_as_much_as_one_rank() {
                 assert_eq!(found, came(ranks, 4, &data, made), "the same bits in every run");
             }
         }
+    }
+}
+
+/// What was computed of gathered parameters is computed anew from parameters that are gathered anew, so that a step needs fewer bytes at once.
+#[test]
+fn a_limit_that_gathered_parameters_do_not_fit_is_kept_by_computing_anew() {
+    let deep =
+        entry("gpt").sized(|size| (size.width, size.depth, size.sequence, size.heads) = (64, 6, 64, 4));
+    let floors = on_ranks(2, |device| {
+        device.scope(|| {
+            [Again::Exchanged, Again::Computed].map(|anew| {
+                let types = (deep.input(4), Type::new(DType::I64, [4, 64]));
+                let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), types.0, types.1);
+                (recipe.rank, recipe.parallel, recipe.anew) = (device.rank(), Parallel::Parameters, anew);
+                Training::planner(deep, recipe).unwrap().floor()
+            })
+        })
+    });
+    let [kept, anew] = floors[0];
+    assert!(anew.get() as f64 <= 0.9 * kept.get() as f64, "{anew} and {kept}");
+    let data = samples(&deep, 16);
+    let train = |device: Device, limit: Option<Bytes>| {
+        let losses = Losses::default();
+        let mut trainer = Trainer::new(deep, softmax_cross_entropy, Adam::new(1e-3))
+            .device(device)
+            .parallel(Parallel::Parameters)
+            .memory_limit_bytes(limit)
+            .callback(losses.clone());
+        trainer.fit(data.clone().batch(8), Epochs(2)).unwrap();
+        losses.0.lock().unwrap().clone()
+    };
+    let one = on_ranks(1, |device| train(device, None)).remove(0);
+    let between = Bytes((kept.get() + anew.get()) / 2);
+    for found in on_ranks(2, |device| train(device, Some(between))) {
+        found.iter().zip(&one).for_each(|(a, b)| close(*a, *b, 1e-5, "computed anew"));
     }
 }
 
@@ -273,7 +310,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
     };
     let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
     let whole = on_ranks(1, |device| {
-        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(10)).unwrap())
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(13)).unwrap())
     });
     let mut parts = Vec::new();
     let ways = [
@@ -286,6 +323,9 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         (2, Parallel::Pipeline, 8),
         (1, Parallel::Data, 9),
         (2, Parallel::Pipeline, 10),
+        (4, Parallel::DataTensor(2), 11),
+        (4, Parallel::DataPipeline(2), 12),
+        (2, Parallel::Shard, 13),
     ];
     for (ranks, parallel, epochs) in ways {
         let found = on_ranks(ranks, |device| {
@@ -296,7 +336,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         assert!(found.iter().all(|losses| *losses == found[0]));
         parts.extend_from_slice(&found[0]);
     }
-    assert_eq!(parts.len(), 10);
+    assert_eq!(parts.len(), 13);
     for (a, b) in parts.iter().zip(&whole[0]) {
         close(*a, *b, 1e-9, "parameters in shards and parts on several numbers of ranks");
     }
