@@ -79,7 +79,7 @@ class Case:
             if code == 0:
                 with open(os.path.join(out, "steps.csv")) as file:
                     losses = [float(row["loss"]) for row in csv.DictReader(file)]
-            return losses, peak, None if code == 0 else (why.splitlines() or [f"it ended with {code}"])[-1]
+            return losses, peak, None if code == 0 else (why.splitlines() or [f"{ENDED} {code}"])[-1]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -104,13 +104,14 @@ def least(case, by, ranks, way, grain):
 
 
 def is_well(row):
-    """Whether a row is as it is wanted; what is refused by name is."""
+    """Whether a row is as it is wanted; what is refused by name is, and what was killed or ended without a word is not."""
     if "refused" in row:
-        return True
+        return not row["refused"].startswith(ENDED)
     met = row["difference"] <= WANTED[row["precision"]] and row["same_bits"] and row["peak_bytes"] <= row["limit_bytes"]
     return met and row.get("least_works", True) and row.get("below_refused", True)
 
 
+ENDED = "it ended with"
 HEAD = f"{'model':<7}{'type':<6}{'ranks':<7}{'by':<9}{'way':<12}{'steps':>6}{'differs':>11}  {'again':<7}{'peak':>9}{'of':>7}"
 
 
@@ -121,6 +122,8 @@ def line(row):
         return f"{name}  {row['refused']}"
     text = (f"{name}{row['steps']:>6}{row['difference']:>11.1e}  {'same' if row['same_bits'] else 'OTHER':<7}"
             f"{row['peak_bytes'] / (1 << 20):>6.0f}MiB{row['limit_bytes'] / (1 << 20):>4.0f}MiB")
+    if "second_run" in row:
+        text += f"  the second run: {row['second_run']}"
     if "least_bytes" in row:
         text += f"  least {row['least_bytes']}: works {row['least_works']}, below refused {row['below_refused']}"
     return text if is_well(row) else f"{text}  NOT AS WANTED"
@@ -188,7 +191,9 @@ def main():
                 if why:
                     row["refused"] = why
                 else:
-                    again, _, _ = case.run(by, ranks, way, limit)
+                    again, _, failed = case.run(by, ranks, way, limit)
+                    if failed:
+                        row["second_run"] = failed
                     row.update(steps=len(losses), difference=difference(losses, one), same_bits=again == losses, peak_bytes=peak)
                     if args.least:
                         row["least_bytes"], row["least_works"], row["below_refused"] = least(case, by, ranks, way, args.grain)

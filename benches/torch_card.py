@@ -1,6 +1,6 @@
 """Plain PyTorch modules through `plimsoll.torch.Trainer`, the same models of the zoo, and `torch.compile`, in turn on one card in mixed bf16.
 
-usage: python benches/torch_card.py [--part trainer|wish|all] [--binary FILE] [--device cuda|cpu] [--tiny] [--seconds 340] [--out FILE.jsonl] [CASE ...]
+usage: python benches/torch_card.py [--part trainer|wish|all] [--budgets B ...] [--shares S ...] [--binary FILE] [--device cuda|cpu] [--tiny] [--seconds 340] [--out FILE.jsonl] [CASE ...]
 
 Part `trainer`: ms a step and bytes of resnet50, vit, unet and gpt2 as modules written here, through the Trainer without a limit and under half of what that took, beside
 `plimsoll bench` of the same models and PyTorch compiled. Part `wish`: `plimsoll.torch.compile` at shares of what it takes without a limit, beside PyTorch's own
@@ -323,7 +323,7 @@ def measured_torch(step: Callable[[], Any], device: str, losses: list[float]) ->
     return step, device, more
 
 
-def run_wish(case: str, size: dict[str, int], device: str, lock: str) -> None:
+def run_wish(case: str, size: dict[str, int], device: str, lock: str, shares: list[float]) -> None:
     """`plimsoll.torch.compile` without a limit, then at shares of what that took: each measured as it is asked for."""
     import torch
 
@@ -341,7 +341,7 @@ def run_wish(case: str, size: dict[str, int], device: str, lock: str) -> None:
     _compile.Trace = alone  # type: ignore[misc, assignment]
     said(prepared=True)
     unlimited = None
-    for share in (None, *SHARES):
+    for share in (None, *shares):
         told()
         torch._dynamo.reset()
         gc.collect()
@@ -380,7 +380,7 @@ def child(what: str, case: str, given: argparse.Namespace) -> None:
         elif what == "compiled":
             run_compiled(case, size, given.device, given.share)
         else:
-            run_wish(case, size, given.device, given.lock)
+            run_wish(case, size, given.device, given.lock, given.shares)
     except Exception as error:
         import traceback
 
@@ -402,10 +402,12 @@ class Runner:
 
     def __init__(self, bench: Bench, what: str, case: str, share: float | None = None, batch: int | None = None) -> None:
         given = bench.given
-        words = [sys.executable, os.path.abspath(__file__), "--child", what, "--device", given.device, "--lock", bench.lock, case]
+        words = [sys.executable, os.path.abspath(__file__), "--child", what, "--device", given.device, "--lock", bench.lock]
         words += ["--tiny"] if given.tiny else []
         words += ["--share", str(share)] if share is not None else []
         words += ["--batch", str(batch)] if batch and not given.tiny else []
+        words += ["--shares", *map(str, given.shares), "--"]
+        words += [case]
         self.bench, self.what, self.case, self.share = bench, what, case, share
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, bufsize=1)
@@ -535,12 +537,13 @@ class Bench:
             self.keep(runner, runner.line())
 
     def wishes(self, cases: list[str]) -> None:
-        theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in (1.0, *BUDGETS)]
+        budgets = () if self.given.no_compile else (1.0, *self.given.budgets)
+        theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in budgets]
         ours = [Runner(self, "wish", case, None, WISH_BATCH[case]) for case in cases]
         for runner in [*theirs, *ours]:
             runner.line()
         # As many at a time as there are cores for.
-        many = max(1, (os.cpu_count() or 2) // 2)
+        many = os.cpu_count() or 2
         for at in range(0, len(theirs), many):
             for runner in theirs[at : at + many]:
                 runner.go()
@@ -551,7 +554,7 @@ class Bench:
                 runner.go()
                 self.keep(runner, runner.line())
             runner.end()
-        for _ in (None, *SHARES):
+        for _ in (None, *self.given.shares):
             for runner in ours:
                 runner.go()
             ready = [(runner, runner.line()) for runner in ours]
@@ -583,10 +586,10 @@ class Bench:
         if self.given.part != "trainer":
             print("\n| case | setting | GiB | ms | PyTorch's fastest within these bytes |\n| --- | --- | --- | --- | --- |")
             for case in [case for case in cases if case in WISH_BATCH]:
-                theirs = [row for budget in (1.0, *BUDGETS) if (row := self.found("compiled", case, budget))]
+                theirs = [row for budget in (1.0, *self.given.budgets) if (row := self.found("compiled", case, budget))]
                 for row in theirs:
                     print(f"| {case} | activation_memory_budget {row['share']} | {number(row.get('alloc_bytes'), GIB)} | {number(row['ms'])} | |")
-                for share in (None, *SHARES):
+                for share in (None, *self.given.shares):
                     row = self.found("wish", case, share)
                     within = [other["ms"] for other in theirs if row and other.get("alloc_bytes", 0) <= 1.02 * row.get("alloc_bytes", 0)]
                     if row:
@@ -603,6 +606,8 @@ def main() -> None:
     words.add_argument("--seconds", type=float, default=340.0, help="the most for all of it")
     words.add_argument("--halves", action="store_true", help="the Trainer under half of its bytes, too")
     words.add_argument("--no-compile", action="store_true", help="without compiled PyTorch")
+    words.add_argument("--budgets", type=float, nargs="*", default=BUDGETS, help="of PyTorch's own activation_memory_budget")
+    words.add_argument("--shares", type=float, nargs="*", default=SHARES, help="of the bytes that plimsoll.torch.compile takes without a limit")
     words.add_argument("--out")
     words.add_argument("--child", help=argparse.SUPPRESS)
     words.add_argument("--share", type=float, help=argparse.SUPPRESS)

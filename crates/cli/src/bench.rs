@@ -91,6 +91,8 @@ struct Measured {
     /// What is taken of the host's memory to copy to, how much of it is state that lives there, what a step copies there, and how
     /// many copies there and back it makes.
     host_bytes: u64,
+    /// The same of a disk.
+    disk_bytes: u64,
     hosted_bytes: u64,
     /// On a card: the limit of the host's memory, and all that was planned of it; its most is `peak_bytes`.
     host_limit_bytes: Option<u64>,
@@ -158,10 +160,11 @@ fn print(measured: &Measured) {
     }
     if measured.offloaded_copies > 0 {
         say!(
-            "{} a step to the host and back, {:#} there, in {:#} of it, of which {:#} are state",
+            "{} a step to {} and back, {:#} there, in {:#} of it, of which {:#} are state",
             counted(measured.offloaded_copies, "copy"),
+            if measured.disk_bytes > 0 { "the disk" } else { "the host" },
             Bytes(measured.offloaded_bytes),
-            Bytes(measured.host_bytes),
+            Bytes(measured.host_bytes + measured.disk_bytes),
             Bytes(measured.hosted_bytes)
         );
     }
@@ -362,7 +365,8 @@ fn measure(args: &Args, config: &Config, device: &Device) -> Result<Measured, Fa
         micro_batches: info.micro_batches,
         exactness: info.exactness,
         recomputed_ops: info.recomputed_ops,
-        host_bytes: info.host_bytes.get(),
+        host_bytes: info.taken_elsewhere().0.get(),
+        disk_bytes: info.taken_elsewhere().1.get(),
         hosted_bytes: info.hosted_bytes.get(),
         host_limit_bytes: host.and_then(|host| host.limit).map(Bytes::get),
         host_planned_bytes: host.map(|host| host.planned().get()),

@@ -116,6 +116,7 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     config.columns()?;
     config.written_memory_limit()?;
     config.host_memory()?;
+    config.disk()?;
     config.allocator()?;
     config.measures()?;
     if let Some(losses) = &config.loss {

@@ -24,8 +24,8 @@ pub fn json(limits: &[AtLimit]) -> Value {
             "predicted_ms": info.predicted_seconds * 1e3,
             "times_unlimited": info.predicted_seconds / info.unlimited_seconds.max(f64::MIN_POSITIVE),
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops,
-            "exactness": info.exactness, "floor_bytes": info.floor.get(), "host_bytes": info.host_bytes.get(),
-            "hosted_bytes": info.hosted_bytes.get(),
+            "exactness": info.exactness, "floor_bytes": info.floor.get(), "host_bytes": info.taken_elsewhere().0.get(),
+            "disk_bytes": info.taken_elsewhere().1.get(), "hosted_bytes": info.hosted_bytes.get(),
             "offloaded_bytes": info.offloaded_bytes.get(), "offloaded_copies": info.offloaded_copies,
         }),
         AtLimit::Refused(limit, least) => {

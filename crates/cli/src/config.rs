@@ -127,7 +127,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// The memory limit: the most that the process may take (`200MiB`, `1.5GiB`, plain bytes, or `max` for what is free). On a
-    /// card it is of the card's memory. [default: none; 34MiB for the demo]
+    /// card it is of the card's memory. [default: none; 30MiB for the demo]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
@@ -137,6 +137,12 @@ pub struct Config {
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_memory: Option<String>,
+    /// A folder of a disk, and how much of it may be taken (`/scratch:200GiB`), on the CPU: weights, the optimizer's state and activations that the
+    /// memory limit has no room for are kept there in files without names, brought before they are wanted and taken back. The plan says how
+    /// much, and what that costs. [default: nothing is kept on a disk]
+    #[arg(long, help_heading = "Memory", value_name = "FOLDER:SIZE", allow_hyphen_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
     /// How a device's memory is divided among tensors: best-fit, system, pages or pool. A card has pages, pool and system.
     /// [default: best-fit; on a card pages]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
@@ -402,7 +408,7 @@ impl Config {
     /// These settings, with those of `file` where nothing is said.
     pub fn over(self, file: Config) -> Config {
         over!(self, file, model model_copy data validation validation_split stratified scale columns augment batch epochs optimizer lr weight_decay schedule warm_up clip_norm average loss class_weights metrics precision tf32
-            memory host_memory allocator state exact micro_batch device place soft_placement parallel sync_batch_norm threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
+            memory host_memory disk allocator state exact micro_batch device place soft_placement parallel sync_batch_norm threads no_plan_cache seed checkpoint_every keep on_error take classes width depth heads
             patch image sequence bind train prune prune_schedule prune_pattern quantize_aware from early_stopping patience min_delta best restore_best)
     }
 
@@ -417,6 +423,8 @@ impl Config {
         };
         anchored(&mut self.data, is_path)?;
         anchored(&mut self.from, |_| true)?;
+        // With how much of it behind it.
+        anchored(&mut self.disk, |_| true)?;
         anchored(&mut self.validation, is_path)?;
         anchored(&mut self.model, is_model_file)?;
         Ok(self)

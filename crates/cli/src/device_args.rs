@@ -73,13 +73,18 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
         }
         None if name == "cpu" => {
             let kind = kind.unwrap_or(AllocatorKind::BestFit);
-            return Ok(calibrated(Device::cpu_allocating(threads(config), None, kind)?, config));
+            let device = calibrated(Device::cpu_allocating(threads(config), None, kind)?, config);
+            return Ok(match config.disk()? {
+                Some((folder, bytes)) => with_disk(&device, &folder, bytes)?,
+                None => device,
+            });
         }
         None if name == "cuda" => Some(0),
         Some(("cuda", number)) => number.parse().ok(),
         _ => None,
     };
     let ordinal = ordinal.ok_or(NoDevice::Unknown)?;
+    no_disk(config, name)?;
     let options = CudaOptions { tf32, ..CudaOptions::default() };
     let device = Device::cuda_allocating(ordinal, options, kind.unwrap_or(AllocatorKind::Pages))?;
     for note in device.notes() {
@@ -91,6 +96,23 @@ fn named(name: &str, config: &Config) -> Result<Device, NoDevice> {
         device.recorded_times(record);
     }
     Ok(device)
+}
+
+/// A device with a folder beside its memory.
+fn with_disk(device: &Device, folder: &Path, bytes: Bytes) -> Result<Device, Failure> {
+    let device = device.with_disk(folder, bytes).map_err(|why| Failure(format!("--disk: {why}")))?;
+    device.notes().iter().for_each(|note| eprintln!("{note}"));
+    Ok(device)
+}
+
+/// Refuses a disk beside a card.
+fn no_disk(config: &Config, name: &str) -> Result<(), Failure> {
+    match &config.disk {
+        None => Ok(()),
+        Some(disk) => Err(Failure(format!(
+            "--disk {disk}: {name} keeps nothing on a disk, only the CPU does; give the card host memory instead (--host-memory)"
+        ))),
+    }
 }
 
 /// A device whose kernels are timed where they are not known yet, and says so while that takes long.
@@ -145,6 +167,7 @@ pub fn plannable(config: &Config) -> Result<(Device, Option<Arc<Profile>>), Fail
             let why = "the record of a card is planned in its pages; leave it out, or plan where the card is";
             return Err(Failure(format!("--allocator {kind}: {why}")));
         }
+        no_disk(config, name(config))?;
         let profile = Arc::new(profile.map_err(Failure)?);
         let device = keeping_plans(Device::profiled(&profile)?, config);
         placing(&device, config)?;

@@ -25,7 +25,7 @@ pub fn levers(info: &PlanFigures) -> Vec<Lever> {
     let here = info.unlimited.saturating_sub(info.hosted_bytes);
     if info.hosted_bytes > Bytes::ZERO {
         levers.push(Lever {
-            name: "state on the host",
+            name: if info.is_on_disk { "state on the disk" } else { "state on the host" },
             count: None,
             saved_bytes: saved(info.unlimited, here),
             cost_seconds: 0.0,
@@ -42,6 +42,7 @@ pub fn levers(info: &PlanFigures) -> Vec<Lever> {
     // What is recomputed and what is copied is chosen together, so that neither saves anything by itself.
     let name = match (info.recomputed_ops, info.offloaded_copies) {
         (_, 0) => "recompute",
+        (0, _) if info.is_on_disk => "copies to the disk and back",
         (0, _) => "copies to the host and back",
         _ => "ops and copies",
     };

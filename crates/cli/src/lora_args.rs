@@ -26,6 +26,9 @@ pub struct LoraArgs {
     /// Divide alpha by the root of the rank (rsLoRA).
     #[arg(long, requires = "lora", help_heading = "Adapters")]
     pub rslora: bool,
+    /// Train a magnitude for each output of these layers beside the direction of its weights (DoRA), as PEFT has it; not with --base.
+    #[arg(long, requires = "lora", conflicts_with = "base", help_heading = "Adapters")]
+    pub dora: bool,
     /// Keep the weights of linear layers, which adapters stand beside, in fewer bits: int8 (a scale a row) or nf4 (blocks of 64, double
     /// quantisation, as bitsandbytes has it). What is computed from them is rounded accordingly. [default: as they are stored]
     #[arg(long, value_enum, help_heading = "Adapters")]
@@ -72,6 +75,7 @@ impl LoraArgs {
         lora.alpha = self.lora_alpha.unwrap_or(lora.alpha);
         lora.dropout = self.lora_dropout.unwrap_or(0.0);
         lora.rank_stabilised = self.rslora;
+        lora.has_magnitudes = self.dora;
         if let Some(named) = &self.lora_targets {
             let names = named.split(',').map(str::trim).filter(|name| !name.is_empty());
             lora.targets = Targets::Named(names.map(String::from).collect());

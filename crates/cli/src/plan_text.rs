@@ -118,6 +118,7 @@ pub fn json(info: &PlanFigures) -> Vec<(&'static str, Value)> {
     });
     vec![
         ("kinds", kinds.into()),
+        ("disk_bytes", info.taken_elsewhere().1.get().into()),
         (
             "peak",
             json!({
@@ -145,6 +146,10 @@ pub fn page(info: &PlanFigures) -> String {
         put(format!("  {name:<12}{bytes:>10}  {:>5.1} %  {bar}", 100.0 * part));
     }
     put(format!("  {:<12}{:>10}", "planned", info.planned));
+    let (_, on_disk) = info.taken_elsewhere();
+    if on_disk > Bytes::ZERO {
+        put(format!("  {:<12}{on_disk:>10}  beside all that, in files", "disk"));
+    }
     if peak.steps > 0 {
         let pass = if peak.backward { ", backward" } else { "" };
         let site = peak.site.map_or(String::new(), |site| format!(" at {site}"));

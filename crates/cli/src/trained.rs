@@ -86,7 +86,8 @@ impl Trained {
             )));
         }
         // The limit was that of training.
-        let kept = Config { memory: None, host_memory: None, allocator: None, ..folder.settings()? };
+        let kept =
+            Config { memory: None, host_memory: None, disk: None, allocator: None, ..folder.settings()? };
         let form = match folder.form().is_file() {
             true => Form::read(&folder.form())?,
             false => Form::of(&Source::open(&kept, Purpose::Train)?, kept.classes, true)?,

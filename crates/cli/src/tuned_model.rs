@@ -202,6 +202,9 @@ impl TunedModel {
         for param in adapters {
             training.restore_whole(&param.name, &draw(param)?)?;
         }
+        if let TunedModel::Decoder { source, .. } = self {
+            source.magnitudes(&params, |param, bytes| Ok(training.restore(&param.name, bytes)?))?;
+        }
         if let Some(adapter) = &kept.adapter {
             Adapter::open(adapter)?
                 .load(&params, |param, bytes| Ok(training.restore_whole(&param.name, bytes)?))?;

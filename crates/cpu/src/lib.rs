@@ -6,9 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_device::backend::{Backend, Call, Fault, Speed, Unsupported};
+use plimsoll_device::backend::{Backend, Call, Fault, HostArena, HostBlock, Link, Speed, Unsupported};
 use plimsoll_device::properties::{Compute, Memory};
-use plimsoll_device::{Properties, process};
+use plimsoll_device::{Disk, DiskArena, Properties, process};
 use plimsoll_graph::{Op, Type};
 
 pub mod conv;
@@ -34,7 +34,14 @@ use pool::Pool;
 pub struct Cpu {
     pool: Arc<Pool>,
     isa: Isa,
+    /// Where tensors are kept that its memory has no room for.
+    disk: Option<Arc<Disk>>,
 }
+
+/// What a disk does in a second before it was timed: one without moving parts, of the older kind.
+const ROUGH_DISK: f64 = 5e8;
+/// Bytes that go from file to file at once.
+const AT_ONCE: usize = 1 << 18;
 
 impl Cpu {
     /// A CPU device with a pool of its own of this many threads (at least one).
@@ -47,14 +54,14 @@ impl Cpu {
     /// # Errors
     /// What the system says.
     pub fn try_new(threads: usize) -> std::io::Result<Cpu> {
-        Ok(Cpu { pool: Arc::new(Pool::try_new(threads)?), isa: Isa::detect() })
+        Ok(Cpu { pool: Arc::new(Pool::try_new(threads)?), isa: Isa::detect(), disk: None })
     }
 
     /// The same with an instruction set of one's choice; one that the processor lacks is passed over, since running it
     /// would be undefined.
     pub fn with_isa(threads: usize, isa: Isa) -> Cpu {
         let isa = if isa.is_available() { isa } else { Isa::detect() };
-        Cpu { pool: Arc::new(Pool::new(threads.max(1))), isa }
+        Cpu { pool: Arc::new(Pool::new(threads.max(1))), isa, disk: None }
     }
 
     /// The number of threads.
@@ -125,5 +132,94 @@ impl Backend for Cpu {
     unsafe fn run(&self, call: &Call<'_>) -> Result<(), Fault> {
         // SAFETY: the caller's promise, passed on.
         unsafe { kernels::kernel(call.op).run(self, call) }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let in_memory = self.disk.iter().filter(|disk| disk.is_in_memory());
+        let note = |disk: &Arc<Disk>| {
+            format!(
+                "{} is a folder in memory: what is kept there takes memory that the limit does not count",
+                disk.folder().display()
+            )
+        };
+        in_memory.map(note).collect()
+    }
+
+    fn with_disk(&self, disk: &Arc<Disk>) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(Cpu { disk: Some(disk.clone()), ..self.clone() }))
+    }
+
+    fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
+    }
+
+    fn rough_link(&self) -> Option<Link> {
+        self.disk.as_ref().map(|_| Link { up: ROUGH_DISK, down: ROUGH_DISK })
+    }
+
+    unsafe fn time_link(&self, _at: *mut u8, _bytes: usize) -> Result<Option<Link>, Fault> {
+        self.disk.as_ref().map(Disk::time).transpose()
+    }
+
+    fn host_arena(&self) -> Result<Option<Box<dyn HostArena>>, Fault> {
+        let arena = |disk| -> Result<Box<dyn HostArena>, Fault> { Ok(Box::new(DiskArena::new(disk)?)) };
+        self.disk.as_ref().map(arena).transpose()
+    }
+
+    fn host_block(&self, bytes: usize) -> Result<Option<Box<dyn HostBlock>>, Fault> {
+        let block =
+            |disk: &Arc<Disk>| -> Result<Box<dyn HostBlock>, Fault> { Ok(Box::new(disk.block(bytes)?)) };
+        self.disk.as_ref().map(block).transpose()
+    }
+
+    unsafe fn upload(&self, to: *mut u8, from: &[u8]) -> Result<(), Fault> {
+        if let Some(disk) = &self.disk
+            && disk.write(to, from)?
+        {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, from: *const u8, to: &mut [u8]) -> Result<(), Fault> {
+        if let Some(disk) = &self.disk
+            && disk.read(from, to)?
+        {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, to: *mut u8, from: *const u8, bytes: usize) -> Result<(), Fault> {
+        let Some(disk) = &self.disk else {
+            // SAFETY: the caller's promise.
+            unsafe { from.copy_to(to, bytes) };
+            return Ok(());
+        };
+        // Either end may be in a file: through memory that is the process's own, a piece at a time.
+        if disk.has(from) && disk.has(to) {
+            let mut piece = vec![0; AT_ONCE.min(bytes)];
+            for at in (0..bytes).step_by(AT_ONCE) {
+                let piece = &mut piece[..AT_ONCE.min(bytes - at)];
+                disk.read(from.wrapping_add(at), piece)?;
+                disk.write(to.wrapping_add(at), piece)?;
+            }
+            return Ok(());
+        }
+        if disk.has(from) {
+            // SAFETY: the caller's promise: so many bytes that nobody else uses.
+            disk.read(from, unsafe { std::slice::from_raw_parts_mut(to, bytes) })?;
+        } else if disk.has(to) {
+            // SAFETY: the caller's promise: so many bytes, which are there.
+            disk.write(to, unsafe { std::slice::from_raw_parts(from, bytes) })?;
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { from.copy_to(to, bytes) };
+        }
+        Ok(())
     }
 }

@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("softmax 8192×4096", Softmax { axis: 1 }.into(), vec![t(&[8192, 4096])]),
             (
                 "layer norm 8192×1024",
-                LayerNorm { eps: Scalar(1e-5), axes: 1 }.into(),
+                LayerNorm { eps: Scalar(1e-5), axes: 1, to: None }.into(),
                 vec![t(&[8192, 1024]), wide(&[1024]), wide(&[1024])],
             ),
             (

@@ -3,8 +3,11 @@
 use std::ffi::CString;
 use std::os::raw::c_char;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use cudarc::nvrtc::sys as nvrtc;
+use plimsoll_device::process;
 use plimsoll_device::stopwatch::during;
 
 use crate::error::Error;
@@ -64,20 +67,57 @@ impl Cache {
 
     /// The code of a source for an architecture such as `sm_90`: from disk, or compiled and kept there.
     pub(crate) fn code(&self, code: &Code<'_>, target: &str) -> Result<Vec<u8>, Error> {
-        let source = code.source();
-        let options = options(code, target);
-        let mut texts: Vec<&str> = vec![&source];
-        texts.extend(options.iter().map(String::as_str));
-        let name = format!("{}-{}.cubin", code.name, fingerprint(&texts));
-        if let Some(found) = self.find(&name).and_then(|path| std::fs::read(path).ok())
+        let text = Text::of(code, target);
+        if let Some(found) = self.find(&text.file).and_then(|path| std::fs::read(path).ok())
             && found.starts_with(b"\x7fELF")
         {
             return Ok(found);
         }
-        let binary = during("code compiled", || compile(code, &source, &options, target))?;
+        during("code compiled", || self.compile(code, &text, target))
+    }
+
+    fn compile(&self, code: &Code<'_>, text: &Text, target: &str) -> Result<Vec<u8>, Error> {
+        let binary = compile(code, &text.source, &text.options, target)?;
         // A cache that cannot be written costs time and nothing else.
-        let _ = self.write(&name, &binary);
+        let _ = self.write(&text.file, &binary);
         Ok(binary)
+    }
+
+    /// Compiles what is not on disk yet, on all cores. What fails is left to whoever asks for its code, and is told there.
+    pub(crate) fn compile_ahead(&self, codes: &[Code<'_>], target: &str) {
+        let texts = codes.iter().map(|code| (code, Text::of(code, target)));
+        let fresh: Vec<(&Code<'_>, Text)> =
+            texts.filter(|(_, text)| self.find(&text.file).is_none()).collect();
+        let workers = thread::available_parallelism().map_or(1, usize::from).min(fresh.len());
+        if workers < 2 {
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((code, text)) = fresh.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let _ = self.compile(code, text, target);
+            }
+        };
+        during("code compiled", || thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work)))));
+        // The compiler's heaps of threads that have ended would count against the host's limit.
+        process::release_unused_heap();
+    }
+}
+
+/// A source as the compiler gets it, and the file that its code is kept in.
+struct Text {
+    source: String,
+    options: Vec<String>,
+    file: String,
+}
+
+impl Text {
+    fn of(code: &Code<'_>, target: &str) -> Text {
+        let (source, options) = (code.source(), options(code, target));
+        let mut texts: Vec<&str> = vec![&source];
+        texts.extend(options.iter().map(String::as_str));
+        let file = format!("{}-{}.cubin", code.name, fingerprint(&texts));
+        Text { source, options, file }
     }
 }
 

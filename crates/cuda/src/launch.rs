@@ -1,7 +1,7 @@
 //! Turns kernel calls into launches: finds or compiles the code, packs the arguments, chooses the grid.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use plimsoll_graph::DType;
@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 thread_local! {
     static ONLY_LOADING: Cell<bool> = const { Cell::new(false) };
+    static COLLECTED: RefCell<Option<Vec<Code<'static>>>> = const { RefCell::new(None) };
 }
 
 /// Lets this thread load the code of what `body` launches, and put nothing on the stream.
@@ -26,6 +27,30 @@ pub(crate) fn only_loading<T>(body: impl FnOnce() -> T) -> T {
 /// Whether this thread only loads code.
 pub(crate) fn is_only_loading() -> bool {
     ONLY_LOADING.get()
+}
+
+/// The sources of what `body` would load on this thread, each once; none of them is loaded.
+pub(crate) fn collect(body: impl FnOnce()) -> Vec<Code<'static>> {
+    struct Back(Option<Vec<Code<'static>>>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            COLLECTED.set(self.0.take());
+        }
+    }
+    let _back = Back(COLLECTED.replace(Some(Vec::new())));
+    body();
+    COLLECTED.take().unwrap_or_default()
+}
+
+/// Whether sources are collected on this thread: this one was, then.
+pub(crate) fn is_collected(code: &Code<'_>) -> bool {
+    COLLECTED.with_borrow_mut(|collected| {
+        let Some(codes) = collected else { return false };
+        if codes.iter().all(|other| other.key() != code.key()) {
+            codes.push(code.to_owned_text());
+        }
+        true
+    })
 }
 
 /// A kernel, how many threads run it, and what it is given.
@@ -74,6 +99,11 @@ impl Code<'_> {
     pub(crate) fn with(mut self, name: &str, value: usize) -> Self {
         self.head += &format!("#define {name} {value}\n");
         self
+    }
+
+    /// The same, for longer than the call that it was written for.
+    fn to_owned_text(&self) -> Code<'static> {
+        Code { tail: Cow::Owned(self.tail.clone().into_owned()), head: self.head.clone(), ..*self }
     }
 
     /// What tells this source from others.
@@ -181,5 +211,20 @@ impl Grid {
     /// Blocks in two directions.
     pub(crate) fn tiles(x: usize, y: usize, z: usize, threads: u32) -> Grid {
         Grid { blocks: [x as u32, y as u32, z as u32], threads, shared: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_is_collected_once_and_only_while_that_is_asked_for() {
+        let [first, other] = [DType::F32, DType::F16].map(|dtype| Code::of("sums", "", dtype));
+        assert!(!is_collected(&first));
+        let found = collect(|| assert!([&first, &other, &first].map(is_collected).iter().all(|&was| was)));
+        assert_eq!(found.iter().map(Code::key).collect::<Vec<_>>(), [first.key(), other.key()]);
+        assert!(!is_collected(&first));
+        assert!(collect(|| ()).is_empty());
     }
 }

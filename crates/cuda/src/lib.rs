@@ -49,7 +49,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_device::backend::{
-    self, Backend, Call, Fault, HostArena, HostBlock, Meeting, Operand, Recording, Speed, Unsupported,
+    self, Backend, Call, Fault, HostArena, HostBlock, Meeting, Operand, Prepared, Recording, Speed,
+    Unsupported,
 };
 use plimsoll_device::stopwatch::during;
 use plimsoll_device::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
@@ -295,6 +296,7 @@ impl Cuda {
     unsafe fn launch(&self, code: &Code<'_>, kernel: &str, grid: Grid, args: &Args) -> Result<(), Error> {
         if launch::is_only_loading() {
             return match &self.0.engine {
+                _ if launch::is_collected(code) => Ok(()),
                 Engine::Card(card) => card.load(code, kernel, grid),
                 // What the emulator compiles takes no memory of a card.
                 Engine::Host(_) => Ok(()),
@@ -419,6 +421,17 @@ impl Backend for Cuda {
         let call = Call { op, inputs: &reads, outputs: &writes, scratch, scratch_bytes };
         // SAFETY: nothing is put on the stream, so that no address is followed.
         launch::only_loading(|| unsafe { kernels::kernel(op).run(self, &call) }).map_err(Error::into_fault)
+    }
+
+    fn compile_ahead(&self, calls: &[Prepared<'_>]) {
+        let Engine::Card(card) = &self.0.engine else { return };
+        let codes = launch::collect(|| {
+            for (op, inputs, outputs) in calls {
+                // What cannot be prepared says so when it is.
+                let _ = self.prepare(op, inputs, outputs);
+            }
+        });
+        card.cache().compile_ahead(&codes, &card.target);
     }
 
     fn is_host(&self) -> bool {

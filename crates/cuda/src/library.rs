@@ -1,9 +1,14 @@
 //! Turns the names of NVIDIA's libraries into loaded libraries, wherever they are installed.
 //!
 //! The bindings open libraries by bare name only. One that lies outside the loader's path is opened here first, by its
-//! absolute path and with its symbols visible to all: the bindings' later request then finds it by its name.
+//! absolute path and with its symbols visible to all: the bindings' later request then finds it by its name. cuDNN is not called by the bindings but by
+//! [`crate::dnn`], since a process may have one already.
 
 use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library as Unix, RTLD_GLOBAL, RTLD_LAZY};
+
+use crate::dnn::functions;
 
 /// A library that is loaded at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +36,7 @@ impl Library {
             Library::Driver => "libcuda.so",
             Library::Nvrtc => "libnvrtc.so",
             Library::BlasLt => "libcublasLt.so",
-            Library::Dnn => "libcudnn.so",
+            Library::Dnn => functions::STEM,
         }
     }
 
@@ -42,7 +47,7 @@ impl Library {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
                 Library::BlasLt => cudarc::cublaslt::sys::is_culib_present(),
-                Library::Dnn => cudarc::cudnn::sys::is_culib_present(),
+                Library::Dnn => functions::are_there(),
             }
         }
     }
@@ -62,9 +67,20 @@ impl Library {
     }
 }
 
-/// Opens a library that lies in one of the folders, whichever comes first.
+/// Opens a library that lies in one of the folders, whichever comes first, for the life of the process.
 pub(crate) fn find(stem: &str) -> bool {
-    folders().iter().any(|folder| open(folder, stem))
+    // It must stay open for as long as its symbols are used, which is to the end.
+    installed(stem).map(std::mem::forget).is_some()
+}
+
+fn installed(stem: &str) -> Option<Unix> {
+    folders().iter().find_map(|folder| newest(folder, stem))
+}
+
+/// A library as the process has it already, since something else in it brought its own; or by its stem with one of these endings in the loader's path; or from one of the folders.
+pub(crate) fn opened(stem: &str, endings: &[&str]) -> Option<Unix> {
+    let named = || endings.iter().find_map(|ending| open(format!("{stem}{ending}").as_ref()));
+    loaded(stem).as_deref().and_then(open).or_else(named).or_else(|| installed(stem))
 }
 
 /// The file of a loaded library whose name starts with a stem.
@@ -100,23 +116,37 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Opens the newest file of a folder whose name starts with a stem, for all to see and for the life of the process.
-fn open(folder: &Path, stem: &str) -> bool {
-    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+/// The newest file of a folder whose name starts with a stem.
+fn newest(folder: &Path, stem: &str) -> Option<Unix> {
+    let entries = std::fs::read_dir(folder).ok()?;
     let mut files: Vec<PathBuf> = entries
         .filter_map(Result::ok)
         .map(|e| e.path())
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(stem)))
         .collect();
     files.sort();
-    for file in files.iter().rev() {
-        use libloading::os::unix::{Library as Unix, RTLD_GLOBAL, RTLD_LAZY};
-        // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no requirements.
-        if let Ok(library) = unsafe { Unix::open(Some(file), RTLD_LAZY | RTLD_GLOBAL) } {
-            // It must stay open for as long as its symbols are used, which is to the end.
-            std::mem::forget(library);
-            return true;
-        }
+    files.iter().rev().find_map(|file| open(file))
+}
+
+/// Opens a file for all to see.
+fn open(file: &Path) -> Option<Unix> {
+    // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no requirements.
+    unsafe { Unix::open(Some(file), RTLD_LAZY | RTLD_GLOBAL) }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_the_process_has_is_taken_before_any_other() {
+        // Of the two libraries the process has the first; endings are tried for others alone.
+        let own = loaded("libc.so").expect("every process has it");
+        let found = opened("libc.so", &[".no-such-ending"]).expect("it is there");
+        // SAFETY: the type of getpid.
+        let number =
+            unsafe { found.get::<unsafe extern "C" fn() -> i32>(b"getpid\0").map(|getpid| getpid()) };
+        assert_eq!(number.ok(), i32::try_from(std::process::id()).ok(), "{}", own.display());
+        assert!(opened("libno-such-library.so", &["", ".9"]).is_none());
     }
-    false
 }

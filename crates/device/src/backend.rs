@@ -4,10 +4,11 @@
 //! over, and it is planned like any tensor.
 
 use std::fmt;
+use std::sync::Arc;
 
 use plimsoll_graph::{DType, Op, Type};
 
-use crate::{Bytes, HostMarks, LibraryBytes, Marks, Properties};
+use crate::{Bytes, Disk, HostMarks, LibraryBytes, Marks, Properties};
 
 /// Every operand starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 64;
@@ -20,6 +21,9 @@ pub struct Operand<'a> {
     /// Where: an address of the device, aligned to [`ALIGNMENT`].
     pub ptr: *mut u8,
 }
+
+/// A call that is not made yet: an op with the types of its operands and of its results.
+pub type Prepared<'a> = (&'a Op, Vec<&'a Type>, Vec<&'a Type>);
 
 /// One kernel call: an op over operands that exist.
 ///
@@ -238,6 +242,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(())
     }
 
+    /// Makes the code that [`Backend::prepare`] will load for all of these calls, side by side where that saves time. Loads none of it, and
+    /// says nothing of what cannot be made: preparing that does.
+    fn compile_ahead(&self, _calls: &[Prepared<'_>]) {}
+
     /// Whether it is only the record of a device: steps can be planned for it, and nothing can be run.
     fn is_recorded(&self) -> bool {
         false
@@ -392,8 +400,19 @@ pub trait Backend: Send + Sync + fmt::Debug {
         Ok(Box::new(HostMarks::new(points)))
     }
 
+    /// The same device with a folder of a disk beside its memory: what else is told of the host's memory here ([`Backend::rough_link`],
+    /// [`Backend::host_arena`], [`Backend::host_block`]) is of the disk then. None where it cannot keep anything there.
+    fn with_disk(&self, _disk: &Arc<Disk>) -> Option<Arc<dyn Backend>> {
+        None
+    }
+
+    /// The folder of a disk that it has beside its memory.
+    fn disk(&self) -> Option<&Arc<Disk>> {
+        None
+    }
+
     /// How fast copies beside its kernels are, roughly: what is planned with before they have been timed. None where the
-    /// device's memory is the host's, or it copies nothing beside its kernels.
+    /// device's memory is the host's and it has no disk, or it copies nothing beside its kernels.
     fn rough_link(&self) -> Option<Link> {
         None
     }

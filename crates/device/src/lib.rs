@@ -6,6 +6,7 @@ mod bytes;
 mod owner;
 
 pub mod allocator;
+mod disk;
 mod ledger;
 mod marks;
 mod oom;
@@ -20,6 +21,7 @@ pub use allocator::{
     Paged, Pages, PagesWanted, Pool, ReleaseError, ReserveError, Stats, System, holders,
 };
 pub use bytes::{Bytes, ParseBytesError};
+pub use disk::{Disk, DiskArena, DiskBlock, NoDisk};
 pub use ledger::{Ledger, LedgerError, Row};
 pub use marks::{HostMarks, Marks, no_point};
 pub use oom::{HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Verdict};

@@ -123,6 +123,12 @@ pub fn release_unused_heap() {
     heap::trim();
 }
 
+/// Lets the system forget which pages of this program's code are mapped. Those that still run are mapped again when they do; those that ran
+/// once, such as a planner's, no longer count against a memory budget.
+pub fn release_unused_code() {
+    code::forget();
+}
+
 /// The processor time that all threads of this process, ended ones included, have taken so far.
 pub fn cpu_time() -> Option<Duration> {
     clock::process_cpu_time()
@@ -289,6 +295,46 @@ mod pages {
     }
 }
 
+#[cfg(target_os = "linux")]
+mod code {
+    use std::ffi::{c_int, c_void};
+    use std::fs;
+    use std::ops::Range;
+
+    unsafe extern "C" {
+        fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+
+    const MADV_DONTNEED: c_int = 4;
+
+    pub fn forget() {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let here = (forget as fn()) as usize;
+        let Some(code) = maps.lines().filter_map(executable).find(|code| code.contains(&here)) else {
+            return;
+        };
+        let start = std::ptr::without_provenance_mut(code.start);
+        // SAFETY: the range is one mapping that can be run and read and not be written, of a file: what is in memory of it is in the file too, and is
+        // read from there when it is next run.
+        unsafe { madvise(start, code.len(), MADV_DONTNEED) };
+    }
+
+    /// The addresses of a mapping of a file that can be run and has never been writable, of a line of `/proc/self/maps`.
+    pub(super) fn executable(line: &str) -> Option<Range<usize>> {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let file = words.nth(3)?;
+        let (start, end) = range.split_once('-')?;
+        let at = |text| usize::from_str_radix(text, 16).ok();
+        (rights == "r-xp" && file.starts_with('/')).then_some(at(start)?..at(end)?)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod code {
+    pub fn forget() {}
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod heap {
     use std::ffi::c_int;
@@ -323,6 +369,25 @@ mod clock {
 mod tests {
     use super::*;
     use std::time::Instant;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn code_that_is_given_back_no_longer_counts_and_runs_all_the_same() {
+        let mapped = || field(&fs::read_to_string("/proc/self/status").unwrap(), "RssFile").unwrap();
+        let before = mapped();
+        release_unused_code();
+        let after = mapped();
+        assert!(after < before, "{after} of {before}");
+        assert_eq!(code::executable("5500-5a00 r-xp 00001000 08:01 77 /bin/x y"), Some(0x5500..0x5a00));
+        for other in [
+            "5500-5a00 r--p 0 08:01 77 /bin/x",
+            "5500-5a00 rwxp 0 00:00 0 /bin/x",
+            "5500-5a00 r-xp 0 00:00 0 [vdso]",
+            "5500-5a00 r-xp 0 00:00 0",
+        ] {
+            assert_eq!(code::executable(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_field_is_read_in_the_kernels_kilobytes() {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::config::{Family, read_json};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
+use crate::magnitudes::{MAGNITUDE, norms};
 use crate::tuning::{Lora, Targets};
 use crate::weights::Weights;
 
@@ -100,8 +101,7 @@ impl Adapter {
                 ));
             };
             let bytes = self.weights.read(name, &Type::new(DType::F32, [rows, columns]))?;
-            let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-            Ok((numbers, rows, columns))
+            Ok((floats(&bytes), rows, columns))
         };
         let (a, rank, inputs) = read(&names[0])?;
         let (b, outputs, other) = read(&names[1])?;
@@ -112,7 +112,15 @@ impl Adapter {
             );
             return Err(Error::file(&self.path, why));
         }
-        Ok(Some(Delta { a, b, rank, inputs, outputs, is_turned, scale: self.lora.scale() as f32 }))
+        let magnitudes = match self.lora.has_magnitudes {
+            true => {
+                let name = format!("{PREFIX}{layer}.lora_magnitude_vector");
+                floats(&self.weights.read(&name, &Type::new(DType::F32, [outputs]))?)
+            }
+            false => Vec::new(),
+        };
+        let scale = self.lora.scale() as f32;
+        Ok(Some(Delta { a, b, magnitudes, rank, inputs, outputs, is_turned, scale }))
     }
 }
 
@@ -126,10 +134,16 @@ pub fn base_of_adapter(folder: &Path) -> Result<Option<String>> {
     Ok(Some(value["base_model_name_or_path"].as_str().unwrap_or_default().to_string()))
 }
 
-/// B A · scale, made row by row.
+/// Bytes of a file as f32.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
+}
+
+/// What an adapter makes of a weight: B A · scale, added row by row, then each output with its magnitude, where those are.
 pub(crate) struct Delta {
     a: Vec<f32>,
     b: Vec<f32>,
+    magnitudes: Vec<f32>,
     rank: usize,
     inputs: usize,
     outputs: usize,
@@ -143,8 +157,29 @@ impl Delta {
         if self.is_turned { [self.inputs, self.outputs] } else { [self.outputs, self.inputs] }
     }
 
+    /// The tensors of the file that it is made of.
+    pub(crate) fn tensors(&self) -> usize {
+        if self.magnitudes.is_empty() { 2 } else { 3 }
+    }
+
+    /// Changes a weight to what a layer with the adapter computes with.
+    pub(crate) fn apply(&self, weight: &mut [f32]) {
+        let [rows, columns] = self.shape();
+        for (row, to) in weight.chunks_exact_mut(columns.max(1)).enumerate() {
+            self.add_row(row, to);
+        }
+        if self.magnitudes.is_empty() {
+            return;
+        }
+        let norms = norms(weight, [rows, columns], self.is_turned);
+        for (i, x) in weight.iter_mut().enumerate() {
+            let output = if self.is_turned { i % columns } else { i / columns };
+            *x *= self.magnitudes[output] / norms[output];
+        }
+    }
+
     /// Adds one row to a row of the weight.
-    pub(crate) fn add_row(&self, row: usize, to: &mut [f32]) {
+    fn add_row(&self, row: usize, to: &mut [f32]) {
         for r in 0..self.rank {
             if self.is_turned {
                 let a = self.a[r * self.inputs + row] * self.scale;
@@ -160,8 +195,9 @@ impl Delta {
     }
 }
 
-fn is_adapter(name: &str) -> bool {
-    name.ends_with("/lora_A/weight") || name.ends_with("/lora_B/weight")
+/// Whether a parameter is an adapter's.
+pub(crate) fn is_adapter(name: &str) -> bool {
+    ["/lora_A/weight", "/lora_B/weight", MAGNITUDE].iter().any(|end| name.ends_with(end))
 }
 
 /// PEFT's name of an adapter's tensor.
@@ -180,7 +216,7 @@ fn read_config(value: Value) -> Result<Lora, String> {
     if let Some(bias) = fields.text("bias")?.filter(|bias| bias != "none") {
         return Err(format!("it asks for bias = {bias:?}, which is not known here"));
     }
-    for flag in ["use_dora", "lora_bias", "use_qalora"] {
+    for flag in ["lora_bias", "use_qalora"] {
         fields.must_not(flag)?;
     }
     let targets = match fields.value("target_modules") {
@@ -201,6 +237,7 @@ fn read_config(value: Value) -> Result<Lora, String> {
         alpha: fields.number("lora_alpha")?.unwrap_or(8.0),
         rank_stabilised: fields.flag("use_rslora")?.unwrap_or(false),
         dropout: fields.number("lora_dropout")?.unwrap_or(0.0),
+        has_magnitudes: fields.flag("use_dora")?.unwrap_or(false),
         targets,
     };
     fields.ignore(WITHOUT_EFFECT);
@@ -232,7 +269,7 @@ pub fn save_adapter<'a>(
     let config = json!({
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "bias": "none",
         "fan_in_fan_out": family == Family::Gpt2, "inference_mode": true, "r": lora.rank, "lora_alpha": lora.alpha,
-        "lora_dropout": lora.dropout, "use_rslora": lora.rank_stabilised, "use_dora": false, "modules_to_save": null,
+        "lora_dropout": lora.dropout, "use_rslora": lora.rank_stabilised, "use_dora": lora.has_magnitudes, "modules_to_save": null,
         "target_modules": layers,
     });
     let text = serde_json::to_vec_pretty(&config).map_err(|e| Error::Asked(e.to_string()))?;
@@ -266,7 +303,7 @@ mod tests {
         assert_eq!(read_config(plain.clone()).unwrap().scale(), 2.0);
         for (name, value, word) in [
             ("peft_type", json!("IA3"), "IA3"),
-            ("use_dora", json!(true), "use_dora"),
+            ("use_qalora", json!(true), "use_qalora"),
             ("bias", json!("all"), "bias"),
             ("rank_pattern", json!({"q": 3}), "rank_pattern"),
             ("modules_to_save", json!(["lm_head"]), "modules_to_save"),

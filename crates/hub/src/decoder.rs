@@ -3,6 +3,7 @@
 //! Parameters have the names of the folder's tensors, with `/` where those have a dot. `linear` is where adapters stand, `sight`
 //! which keys a query sees.
 
+mod dora;
 mod layers;
 mod sight;
 
@@ -47,7 +48,7 @@ impl Decoder {
     /// The name of the tensor of a folder that a parameter is; none for an adapter's.
     pub fn tensor_name(parameter: &str) -> Option<String> {
         let name = parameter.replace('/', ".");
-        match name.contains(".lora_A.") || name.contains(".lora_B.") {
+        match crate::adapter::is_adapter(parameter) {
             true => None,
             false => Some(name),
         }

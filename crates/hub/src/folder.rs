@@ -138,7 +138,7 @@ impl Folder<EncoderConfig> {
 
 impl<C: Described> Folder<C> {
     /// The tensor that a parameter is, under the name that the files have; none where it is an adapter's or begins anew.
-    fn tensor_of(&self, param: &Param) -> Result<Option<String>> {
+    pub(crate) fn tensor_of(&self, param: &Param) -> Result<Option<String>> {
         let whole = base::whole_of(&param.name).unwrap_or(&param.name);
         let Some(name) = Decoder::tensor_name(whole) else { return Ok(None) };
         let others = self.config.other_names(&name);

@@ -17,6 +17,7 @@ mod generate;
 mod labelled;
 mod lines;
 mod loss;
+mod magnitudes;
 mod rope;
 mod row_files;
 mod rows;

@@ -12,7 +12,7 @@ use plimsoll_nn::Param;
 use plimsoll_run::Tensor;
 use serde_json::json;
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, floats};
 use crate::config::{EncoderConfig, Family, LARGEST_CONFIG, read_json};
 use crate::error::{Error, Result};
 use crate::folder::Folder;
@@ -144,13 +144,11 @@ pub fn merge(folder: &mut Folder, adapter: &mut Adapter, out: &Path) -> Result<(
             let why = format!("tensor {name:?} is {shape:?}, and its adapter is for {:?}", delta.shape());
             return Err(Error::file(&path, why));
         }
-        used += 2;
+        used += delta.tensors();
         let wide = weights.read(name, &ty.with_dtype(DType::F32))?;
-        let mut numbers: Vec<f32> = wide.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+        let mut numbers = floats(&wide);
         drop(wide);
-        for (row, to) in numbers.chunks_exact_mut(shape[1].max(1)).enumerate() {
-            delta.add_row(row, to);
-        }
+        delta.apply(&mut numbers);
         narrowed(&numbers, element)
             .ok_or_else(|| Error::file(&path, format!("tensor {name:?} holds no floats")))
     })?;

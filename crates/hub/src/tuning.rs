@@ -24,6 +24,8 @@ pub struct Lora {
     pub rank_stabilised: bool,
     /// The share of x that is dropped before A in training.
     pub dropout: f64,
+    /// Whether each output of a layer has a magnitude that is trained beside the direction of its weights (DoRA).
+    pub has_magnitudes: bool,
     /// The layers that have adapters.
     pub targets: Targets,
 }
@@ -45,6 +47,7 @@ impl Lora {
             alpha: 2.0 * rank as f64,
             rank_stabilised: false,
             dropout: 0.0,
+            has_magnitudes: false,
             targets: Targets::AllLinear,
         }
     }

@@ -11,12 +11,14 @@ use plimsoll_nn::{Adam, Decay, Model, Net, Recipe, Training};
 use plimsoll_run::Tensor;
 use serde_json::Value;
 
-const MODELS: &[&str] = &["llama", "gpt2"];
+/// Models, each with its folders of adapters.
+const MODELS: &[(&str, &str)] =
+    &[("llama", "llama-adapter"), ("gpt2", "gpt2-adapter"), ("llama", "llama-dora"), ("gpt2", "gpt2-dora")];
 
 /// A training of a model's adapters, with the weights of the folders.
-fn training(name: &str, golden: &Value) -> (Training, Adapter) {
+fn training(name: &str, folder: &str, golden: &Value) -> (Training, Adapter) {
+    let mut adapter = Adapter::open(fixture(folder)).unwrap();
     let mut folder = Folder::open(fixture(name)).unwrap();
-    let mut adapter = Adapter::open(fixture(&format!("{name}-adapter"))).unwrap();
     let model = folder.decoder(Tuning::Lora(adapter.lora.clone()));
     let [b, t] = [2, golden["tokens"][0][0].as_array().unwrap().len() - 1];
     let of = |dtype| Type::new(dtype, [b, t]);
@@ -37,15 +39,21 @@ fn sums(tensor: &Tensor) -> [f64; 3] {
     [all.iter().sum(), weighed, all.iter().map(|x| x * x).sum::<f64>().sqrt()]
 }
 
+/// The name that PEFT has for a parameter while it trains.
+fn peft_name(parameter: &str) -> String {
+    let name = parameter.replace('/', ".");
+    format!("base_model.model.{}.default.weight", name.strip_suffix(".weight").unwrap_or(&name))
+}
+
 fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()))
 }
 
 #[test]
 fn twenty_steps_of_adapters_are_those_of_peft() {
-    for name in MODELS {
-        let golden = golden(&format!("{name}-adapter"));
-        let (mut training, adapter) = training(name, &golden);
+    for (model, name) in MODELS {
+        let golden = golden(name);
+        let (mut training, adapter) = training(model, name, &golden);
         let n = training.params().iter().filter(|param| param.trained).count();
         assert_eq!(n, golden["after"].as_object().unwrap().len(), "{name}: nothing but adapters is trained");
         let mut losses = Vec::new();
@@ -61,21 +69,21 @@ fn twenty_steps_of_adapters_are_those_of_peft() {
         for (param, value) in
             training.params().iter().zip(training.values()).filter(|(param, _)| param.trained)
         {
-            let named = format!("base_model.model.{}", param.name.replace('/', "."))
-                .replace(".weight", ".default.weight");
+            let named = peft_name(&param.name);
             let (gap, _) = furthest(&sums(value), &numbers(&golden["after"][&named]));
             assert!(gap < 1e-3, "{name} {named}: off by {gap} after twenty steps");
         }
         // What was trained comes back from a folder, and merged into the weights gives the same logits.
-        let (saved, merged) = (temporary(&format!("{name}-adapter")), temporary(&format!("{name}-merged")));
+        let (saved, merged) = (temporary(name), temporary(&format!("{name}-merged")));
         let values = training.params().iter().zip(training.values());
-        let family = Folder::open(fixture(name)).unwrap().config.family;
-        save_adapter(&saved, &adapter.lora, family, name, values).unwrap();
+        let family = Folder::open(fixture(model)).unwrap().config.family;
+        save_adapter(&saved, &adapter.lora, family, model, values).unwrap();
         let mut back = Adapter::open(&saved).unwrap();
-        assert_eq!((back.lora.rank, back.lora.scale()), (adapter.lora.rank, adapter.lora.scale()));
+        let told = |adapter: &Adapter| (adapter.lora.rank, adapter.lora.scale(), adapter.lora.has_magnitudes);
+        assert_eq!(told(&back), told(&adapter));
         let x = tokens(&golden["tokens"][0]);
         let expected = numbers(&golden["log_sums"]);
-        let mut loaded = Loaded::new_with(name, Tuning::Lora(back.lora.clone()), |params| {
+        let mut loaded = Loaded::new_with(model, Tuning::Lora(back.lora.clone()), |params| {
             let mut found = Vec::new();
             back.load(params, |param, bytes| {
                 found.push((param.name.clone(), bytes.to_vec()));
@@ -92,7 +100,7 @@ fn twenty_steps_of_adapters_are_those_of_peft() {
             .unwrap();
         let gap = furthest(&looked_at(&logits, &[0]).1, &expected).0;
         assert!(gap < 1e-3, "{name}: adapters that came back are off by {gap}");
-        merge(&mut Folder::open(fixture(name)).unwrap(), &mut back, &merged).unwrap();
+        merge(&mut Folder::open(fixture(model)).unwrap(), &mut back, &merged).unwrap();
         loaded = Loaded::of(&merged, Tuning::Frozen);
         let logits = loaded.model.forward(&mut loaded.net(false).predicting(), &[x]).unwrap().one().unwrap();
         // Weights are rounded to bf16 again.
@@ -100,6 +108,30 @@ fn twenty_steps_of_adapters_are_those_of_peft() {
         assert!(gap < 3e-2, "{name}: merged weights are off by {gap}");
         std::fs::remove_dir_all(&saved).unwrap();
         std::fs::remove_dir_all(&merged).unwrap();
+    }
+}
+
+#[test]
+fn magnitudes_begin_as_the_norms_that_peft_begins_with() {
+    for (model, name) in MODELS.iter().filter(|(_, name)| name.ends_with("-dora")) {
+        let golden = golden(name);
+        let mut folder = Folder::open(fixture(model)).unwrap();
+        let lora = Adapter::open(fixture(name)).unwrap().lora;
+        let params =
+            Net::discover(&[Type::new(DType::I64, [1, 4])], &folder.decoder(Tuning::Lora(lora))).unwrap();
+        let mut n = 0;
+        folder
+            .magnitudes(&params, |param, bytes| {
+                let norms: Vec<f32> =
+                    bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+                let sums = sums(&Tensor::from_slice(&norms, [norms.len()])?);
+                let (gap, _) = furthest(&sums, &numbers(&golden["magnitudes"][&peft_name(&param.name)]));
+                assert!(gap < 1e-5, "{name} {}: off by {gap}", param.name);
+                n += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(n, golden["magnitudes"].as_object().unwrap().len(), "{name}");
     }
 }
 
@@ -120,7 +152,7 @@ fn an_adapter_of_another_model_is_refused_by_the_names_of_tensors() {
 #[test]
 fn frozen_weights_have_no_gradient_no_state_and_no_copy() {
     let golden = json(fixture("llama-adapter/golden.json"));
-    let (training, adapter) = training("llama", &golden);
+    let (training, adapter) = training("llama", "llama-adapter", &golden);
     let given: Vec<_> = training.params().iter().filter(|param| param.is_given()).collect();
     assert!(given.iter().all(|param| param.ty.dtype == DType::BF16), "as the file stores them");
     let moments = training.state().filter(|(name, _)| name.contains('/') && name.contains(".m")).count();

@@ -2,12 +2,11 @@
 
     cargo build --release -p plimsoll-lite --example measure
     python crates/lite/tests/applications.py target/release/examples/measure [RUNS] [MODEL ...]
-    PLIMSOLL=target/release/plimsoll python crates/lite/tests/applications.py target/release/examples/measure [RUNS] [MODEL ...]
 
-The files are TensorFlow's; where PLIMSOLL names the command, also what it exports of the same Keras model, with both sizes.
+The files are TensorFlow's; `benches/export.py` has what the command exports of the same models.
 Weights are random. LiteRT's arena is the span of the tensors that its own kernels (no delegate) keep in it; its time is with XNNPACK.
-Exits with 1 where floats differ by more than 1e-5 or more than a hundredth of the bytes by more than a quantum, where the arena is larger than
-LiteRT's, or where a file is larger than TensorFlow's. Needs tensorflow.
+Exits with 1 where floats differ by more than 1e-5 or more than a hundredth of the bytes by more than a quantum, or where the arena is larger than
+LiteRT's. Needs tensorflow.
 """
 
 import json
@@ -21,6 +20,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from litert import arena  # noqa: E402
 
 PLAIN = tf.lite.experimental.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
 MODELS = {
@@ -34,12 +34,14 @@ MODELS = {
 dice = np.random.default_rng(1)
 
 
-def convert(model, way):
+def convert(model, way, samples=None):
+    """A .tflite file by TensorFlow's own converter, with ranges of the samples, or of random ones."""
     shape = (1, *model.input_shape[1:])
+    samples = samples if samples is not None else [dice.uniform(0, 1, shape).astype(np.float32) for _ in range(8)]
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     if way == "int8":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        converter.representative_dataset = lambda: ([dice.uniform(0, 1, shape).astype(np.float32)] for _ in range(8))
+        converter.representative_dataset = lambda: ([sample] for sample in samples)
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.inference_input_type = converter.inference_output_type = tf.int8
     return converter.convert()
@@ -64,41 +66,6 @@ def litert(model, value, runs, **more):
         interpreter.invoke()
         best = min(best, time.perf_counter() - start)
     return interpreter.get_tensor(interpreter.get_output_details()[0]["index"]), best * 1e3, interpreter
-
-
-def arena(interpreter):
-    made = {int(index) for op in interpreter._get_ops_details() for index in op["outputs"]}
-    made |= {detail["index"] for detail in interpreter.get_input_details()}
-    spans = []
-    for index in made:
-        try:
-            array = interpreter.tensor(index)()
-        except ValueError:
-            continue
-        if not isinstance(array, np.ndarray):
-            continue  # A single number comes as a copy.
-        spans.append((array.ctypes.data, array.ctypes.data + array.nbytes))
-    # The block that the first input lies in: others hold what is computed once.
-    first = interpreter.tensor(interpreter.get_input_details()[0]["index"])().ctypes.data
-    spans.sort()
-    blocks = [list(spans[0])]
-    for start, end in spans[1:]:
-        if start <= blocks[-1][1] + 4096:
-            blocks[-1][1] = max(blocks[-1][1], end)
-        else:
-            blocks.append([start, end])
-    return next(end - start for start, end in blocks if start <= first < end)
-
-
-def exported(keras, way, folder):
-    """The bytes of what the command makes of the same model."""
-    paths = [os.path.join(folder, own) for own in ("m.keras", "data.npz", "m.tflite")]
-    keras.save(paths[0])
-    np.savez(paths[1], x=dice.uniform(0, 1, (8, *keras.input_shape[1:])).astype(np.float32), y=np.arange(8))
-    more = ["--quantize", "int8", "--calibrate", paths[1], "--int8-ports"] if way == "int8" else []
-    subprocess.run([os.environ["PLIMSOLL"], "export", paths[0], "--to", paths[2], "--overwrite", *more], check=True, capture_output=True)
-    with open(paths[2], "rb") as file:
-        return file.read()
 
 
 def row(program, name, way, model, runs, shape):
@@ -148,12 +115,8 @@ def main():
         for way in ("f32", "int8"):
             model, shape = convert(keras, way), (1, *keras.input_shape[1:])
             failed |= row(program, name, way, model, runs, shape)
-            if "PLIMSOLL" in os.environ:
-                with tempfile.TemporaryDirectory() as folder:
-                    own = exported(keras, way, folder)
-                failed |= row(program, name + " own", way, own, runs, shape) | (len(own) > len(model))
-                print(f"{'':26} file of {len(own)} bytes, TensorFlow's {len(model)}{'' if len(own) <= len(model) else ' WRONG'}", flush=True)
     sys.exit(failed)
 
 
-main()
+if __name__ == "__main__":
+    main()

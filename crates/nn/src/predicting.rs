@@ -64,6 +64,18 @@ impl Predicting {
         Ok(model.forward(&mut net, inputs)?.iter().cloned().collect())
     }
 
+    /// What a file stores of the model, with its name and where the trace reads it: parameters with these values, and captured constants.
+    pub fn stored<'a>(
+        &'a self,
+        params: &'a [Param],
+        values: &'a [Tensor],
+    ) -> impl Iterator<Item = (String, &'a Tensor, ValueId)> {
+        let params = params.iter().zip(values).zip(&self.params);
+        let params = params.map(|((param, value), &id)| (param.name.clone(), value, id));
+        let constants = self.captured.iter().enumerate();
+        params.chain(constants.map(|(i, (id, value))| (format!("constant_{i}"), value, *id)))
+    }
+
     /// A type with another number of samples along its first axis.
     pub fn of_batch(ty: &Type, n: usize) -> Type {
         ty.with_shape(std::iter::once(n).chain(ty.shape.iter().skip(1).copied()).collect::<Shape>())

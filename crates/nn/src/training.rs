@@ -662,11 +662,10 @@ fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
 
 /// The parameters as layers say that they start, one after the other: of what ranks have shards of, no more than one is whole at a time.
 fn drawn(recipe: &Recipe, params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
-    let drawn = |p: &Param| match recipe.is_elsewhere(p) {
-        true => Tensor::zeros(recipe.held_type(p)),
+    made(params, recipe, |p, ty| match recipe.is_elsewhere(p) {
+        true => Tensor::zeros(ty),
         false => recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?),
-    };
-    params.iter().map(drawn).collect()
+    })
 }
 
 /// The parameters as a step holds them.
@@ -696,8 +695,17 @@ fn beside(
     kept.iter().map(held).collect()
 }
 
-/// Parameters that are zeros, on the host as [`beside`] has the rest: each is there before the next is made.
+/// Parameters that are zeros.
 fn zeros(params: &[Param], recipe: &Recipe) -> Result<Vec<Tensor>> {
+    made(params, recipe, |_, ty| Tensor::zeros(ty))
+}
+
+/// Parameters, on the host as [`beside`] has the rest: each is there before the next is made.
+fn made(
+    params: &[Param],
+    recipe: &Recipe,
+    make: impl Fn(&Param, Type) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
     let (_, kept) = Layout::new(recipe, params);
     let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
     let rest = bytes_of(kept.iter().map(|(_, ty, _)| ty));
@@ -705,7 +713,7 @@ fn zeros(params: &[Param], recipe: &Recipe) -> Result<Vec<Tensor>> {
     let wanted = bytes_of(types.iter()) + rest + rest;
     let is_crowded = host > Bytes::ZERO && !has_room(wanted, recipe.request.limit, &Device::current()?);
     let made = |(p, ty): (&Param, Type)| {
-        let tensor = Tensor::zeros(ty)?;
+        let tensor = make(p, ty)?;
         let part = StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
         Ok(if is_crowded { part.hosted(&mut host)?.tensor } else { part.tensor })
     };

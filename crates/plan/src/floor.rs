@@ -29,9 +29,6 @@ const PACKED_WITHIN: u64 = 16;
 /// After peaks have been lowered once, lowering them further gains less than this part of what is not resident: of 149 random steps and
 /// known shapes it gained a seventh of one, and mostly nothing.
 const LOWERED_FURTHER: u64 = 4;
-/// How many schedules are packed beside each other, behind the first: that mostly packs as low as what is live, and then no other can go below.
-/// So they are packed beside it only by cores that have nothing else to do.
-const PACKED_AT_ONCE: usize = 2;
 
 /// Whether the floor may be below `bytes` in a step of which so much is `resident`, by what schedules hold whose peaks have been lowered
 /// once.
@@ -167,6 +164,9 @@ impl Floor {
 
 /// The schedule that packs lowest, of several that hold ever more.
 fn lowest_packed(low_peaks: &[&LowPeakSchedule], alignment: u64) -> Option<Schedule> {
+    /// How many are packed beside each other, behind the first: that mostly packs as low as what is live, and then no other can go below. So
+    /// they are packed beside it only by cores that have nothing else to do.
+    const PACKED_AT_ONCE: usize = 2;
     let mut lowest: Option<Schedule> = None;
     let mut height = u64::MAX;
     let at_first = parallel::spare(PACKED_AT_ONCE);

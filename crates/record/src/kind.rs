@@ -27,13 +27,15 @@ pub enum Kind {
     /// The host's memory that a device with memory of its own copies tensors to. It is counted in all with the rest, and is no
     /// part of a limit on the device's memory.
     Host,
+    /// Files of a folder that tensors are kept in. They are no part of any limit of memory.
+    Disk,
     /// Anything else: results, values that are put aside.
     Other,
 }
 
 impl Kind {
     /// All kinds, in the order in which a table lists them.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Parameter,
         Kind::Gradient,
         Kind::Optimizer,
@@ -43,6 +45,7 @@ impl Kind {
         Kind::Library,
         Kind::Program,
         Kind::Host,
+        Kind::Disk,
         Kind::Other,
     ];
 
@@ -58,6 +61,7 @@ impl Kind {
             Kind::Library => "library",
             Kind::Program => "program",
             Kind::Host => "host",
+            Kind::Disk => "disk",
             Kind::Other => "other",
         }
     }
@@ -70,7 +74,9 @@ impl Kind {
             Kind::Optimizer => "optimizer state",
             Kind::Activation => "activations",
             Kind::Library => "libraries",
-            Kind::Scratch | Kind::Input | Kind::Program | Kind::Host | Kind::Other => self.name(),
+            Kind::Scratch | Kind::Input | Kind::Program | Kind::Host | Kind::Disk | Kind::Other => {
+                self.name()
+            }
         }
     }
 }

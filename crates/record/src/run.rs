@@ -41,7 +41,7 @@ impl Run {
             false => self.host_peak_bytes,
         };
         // The ledger was measured last: what the process took then is a part of the run too.
-        let of_limit = self.ledger.iter().filter(|row| row.kind != Kind::Host);
+        let of_limit = self.ledger.iter().filter(|row| !matches!(row.kind, Kind::Host | Kind::Disk));
         let at_end: u64 = of_limit.filter_map(|row| row.measured_bytes).fold(0, u64::saturating_add);
         self.peak_bytes = self.peak_bytes.map(|peak| peak.max(at_end));
         let ms = |rate: &f64| (*rate > 0.0).then(|| plan.batch as f64 / rate * 1e3);

@@ -257,18 +257,19 @@ function ledgerSection() {
   if (!kinds.size) return;
   $('measured').hidden = false;
   const most = Math.max(...[...kinds.values()].flatMap(k => [k.planned, k.measured || 0]));
-  // The host's memory beside a card's is no part of what is planned of the card's.
+  // The host's memory beside a card's, and a disk's files, are no part of what is planned of the memory that the limit is of.
   const total = { planned: 0, measured: null };
-  for (const [name, k] of kinds) if (name !== 'host') add(total, k.planned, k.measured);
-  const NAMES = { activation: 'arena (activations, gradients, scratch)', program: 'program' + (plan.pipeline_bytes ? ', input pipeline' : '') + ', planning', input: 'batches, results and other tensors', host: 'host memory, beside all that' };
+  const isBeside = name => name === 'host' || name === 'disk';
+  for (const [name, k] of kinds) if (!isBeside(name)) add(total, k.planned, k.measured);
+  const NAMES = { activation: 'arena (activations, gradients, scratch)', program: 'program' + (plan.pipeline_bytes ? ', input pipeline' : '') + ', planning', input: 'batches, results and other tensors', host: 'host memory, beside all that', disk: 'files on a disk, beside all that' };
   const bar = (bytes, kind) => make('div', { class: 'share' }, painted(make('i'), kind, 100 * (bytes || 0) / most + '%'));
   const figure = bytes => bytes == null ? make('td', { class: 'n', text: 'not measured' }) : make('td', { class: 'n', bytes });
   const row = (name, k, here) => make('tr', { class: here ? 'here' : null }, make('td', {}, here ? null : dot(LABEL[name] ? name : 'other'), NAMES[name] || LABEL[name] || name), make('td', {}, here ? null : bar(k.planned, LABEL[name] ? name : 'other'), here ? null : bar(k.measured, LABEL[name] ? name : 'other')), figure(k.planned), figure(k.measured), make('td', { class: 'n', text: k.measured == null ? '' : k.measured === k.planned ? 'equal' : (k.measured > k.planned ? '+' : '') + size(k.measured - k.planned) }));
   // Of libraries and of the host's memory each part has a row: they are few, and nothing else names them.
   const parts = kind => run.ledger.filter(r => r.kind === kind).map(r => make('tr', { class: 'part' }, make('td', { class: 'quiet', text: `\u2003${r.name}` }), make('td', {}), figure(r.planned_bytes), figure(r.measured_bytes), make('td', {})));
-  const lines = [...kinds].filter(([name]) => name !== 'host').flatMap(([name, k]) => [row(name, k), ...(name === 'library' ? parts(name) : [])]);
+  const lines = [...kinds].filter(([name]) => !isBeside(name)).flatMap(([name, k]) => [row(name, k), ...(name === 'library' ? parts(name) : [])]);
   lines.push(row('in all', total, true));
-  if (kinds.has('host')) lines.push(row('host', kinds.get('host')), ...parts('host'));
+  for (const name of ['host', 'disk']) if (kinds.has(name)) lines.push(row(name, kinds.get(name)), ...parts(name));
   $('ledger').replaceChildren(make('thead', {}, make('tr', {}, make('th', { text: 'kind' }), make('th', { text: 'planned over measured' }), make('th', { class: 'n', text: 'planned' }), make('th', { class: 'n', text: 'measured at the end' }), make('th', { class: 'n', text: 'difference' }))),
     make('tbody', {}, ...lines));
 }

@@ -98,6 +98,14 @@ pub enum Error {
         /// The line that asked.
         site: Site,
     },
+    /// A folder in which tensors cannot be kept.
+    #[error("{why}")]
+    Disk {
+        /// The folder, what is wrong with it, and what to do.
+        why: String,
+        /// The line that asked.
+        site: Site,
+    },
     /// A kernel refused values: an index out of range, say.
     #[error("{fault}{}", site.of_user().map_or_else(String::new, |site| format!(" (at {site})")))]
     Fault {

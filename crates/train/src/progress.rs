@@ -231,12 +231,13 @@ impl Callback for JsonLines {
         self.floor = plan.info.floor.get();
         let info = plan.info;
         let host = info.host.unwrap_or_default();
+        let (host_bytes, disk_bytes) = info.taken_elsewhere();
         let value = serde_json::json!({
             "event": "plan", "memory_limit_bytes": plan.limit.map(Bytes::get), "planned_bytes": info.planned.get(),
             "floor_bytes": info.floor.get(), "unlimited_bytes": info.unlimited.get(),
             "predicted_ms": info.predicted_seconds * 1e3, "unlimited_ms": info.unlimited_seconds * 1e3,
             "micro_batches": info.micro_batches, "recomputed_ops": info.recomputed_ops, "exactness": info.exactness,
-            "host_bytes": info.host_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
+            "host_bytes": host_bytes.get(), "disk_bytes": disk_bytes.get(), "hosted_bytes": info.hosted_bytes.get(), "offloaded_bytes": info.offloaded_bytes.get(),
             "offloaded_copies": info.offloaded_copies,
             "host_limit_bytes": host.limit.map(Bytes::get), "host_limit_given": host.is_given, "host_planned_bytes": host.planned().get(),
             "pipeline_bytes": plan.pipeline.get(), "parameters": plan.parameters, "batch": plan.batch,

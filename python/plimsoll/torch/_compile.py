@@ -61,8 +61,12 @@ def compile(model: Any, memory: str | int, **settings: Any) -> Any:
         raise ValueError(f"the partitioner is one of the backend inductor, not of {settings['backend']}")
     partitioner = _Partitioner(memory)
     # What was compiled before, under another limit say, must not be taken from a cache.
-    own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}
-    compiled = torch.compile(model, dynamic=False, options={**options, **own}, **settings)
+    compiled_with = lambda uncached: torch.compile(model, dynamic=False, options={**options, "custom_partitioner_fn": partitioner, **uncached}, **settings)
+    try:
+        compiled = compiled_with({"force_disable_caches": True})
+    except RuntimeError:
+        # Some versions of PyTorch do not take that as an option, and have no cache around this one.
+        compiled = compiled_with({"fx_graph_cache": False, "fx_graph_remote_cache": False})
     compiled.wishes = partitioner.wishes
     return compiled
 

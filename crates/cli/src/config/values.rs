@@ -1,5 +1,7 @@
 //! Turns the words of settings into the values that they mean.
 
+use std::path::PathBuf;
+
 use plimsoll::data::{Augment, Columns, OnError, Scale};
 use plimsoll::device::AllocatorKind;
 use plimsoll::nn::{Clip, Metric};
@@ -53,6 +55,16 @@ impl Config {
 
     pub fn host_memory(&self) -> Result<Option<Bytes>, Failure> {
         size(self.host_memory.as_deref(), "--host-memory")
+    }
+
+    /// The folder of a disk in which tensors may be kept, and how much of it.
+    pub fn disk(&self) -> Result<Option<(PathBuf, Bytes)>, Failure> {
+        let Some(text) = self.disk.as_deref() else { return Ok(None) };
+        let Some((folder, bytes)) = text.rsplit_once(':').filter(|(folder, _)| !folder.is_empty()) else {
+            let why = "name a folder and how much of it may be taken, as in /scratch:200GiB";
+            return Err(Failure(format!("--disk {text}: {why}")));
+        };
+        Ok(size(Some(bytes), "--disk")?.map(|bytes| (PathBuf::from(folder), bytes)))
     }
 
     /// The allocator that is named.

@@ -56,10 +56,10 @@ fn a_run_can_be_planned_and_inspected_by_its_folder() {
         (answer[0]["planned_bytes"].clone(), answer[0]["memory_limit_bytes"].clone())
     };
     let by_words = asked(
-        "plan cnn --width 4 --data digits --take 64 --batch 16 --threads 1 --memory 40MiB --json --no-frontier",
+        "plan cnn --width 4 --data digits --take 64 --batch 16 --threads 1 --memory 60MiB --json --no-frontier",
     );
-    assert_eq!(asked(&format!("plan {out} --memory 40MiB --json --no-frontier")), by_words);
-    assert!(by_words.0.is_u64() && by_words.1 == 40 << 20, "{by_words:?}");
+    assert_eq!(asked(&format!("plan {out} --memory 60MiB --json --no-frontier")), by_words);
+    assert!(by_words.0.is_u64() && by_words.1 == 60 << 20, "{by_words:?}");
     let shown = |what: &str| said(&run(&format!("inspect {what}")));
     assert_eq!(shown(&out), shown("cnn --width 4 --data digits --batch 16"));
     assert_eq!(contents(&out), before);

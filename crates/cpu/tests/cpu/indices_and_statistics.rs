@@ -89,7 +89,7 @@ fn tensors_without_elements_are_no_trouble() {
         (ops::LogSoftmax { axis: 0 }.into(), vec![none(&[0, 4])]),
         (ops::CrossEntropy.into(), vec![none(&[0, 4]), Value::of([0], &[0i64; 0])]),
         (ops::DenseCrossEntropy.into(), vec![none(&[0, 4]), none(&[0, 4])]),
-        (ops::LayerNorm { eps, axes: 1 }.into(), vec![none(&[0, 4]), row(), row()]),
+        (ops::LayerNorm { eps, axes: 1, to: None }.into(), vec![none(&[0, 4]), row(), row()]),
         (ops::RmsNorm { eps }.into(), vec![none(&[0, 4]), row()]),
         (ops::GroupNorm { groups: 2, eps }.into(), vec![none(&[0, 3, 4]), row(), row()]),
         (ops::BatchNorm { eps, relu: false }.into(), vec![none(&[3, 0]), none(&[0]), none(&[0])]),
@@ -109,6 +109,45 @@ fn tensors_without_elements_are_no_trouble() {
     let mut grads = run(ops::LayerNormGrad { axes: 1 }, inputs).unwrap();
     assert_eq!(grads[1].read::<f32>(), [0.0; 4]);
     assert_eq!(grads[2].read::<f32>(), [0.0; 4]);
+}
+
+#[test]
+fn a_norm_written_in_16_bits_is_the_norm_rounded_and_its_gradient_reads_them_as_they_are() {
+    // Rows enough for several tasks, of a length that is no multiple of a vector's.
+    let (rows, width) = (300, 77);
+    let numbers = |n: usize, by: f32| {
+        (0..n).map(|i| ((i * 7919 % 1013) as f32 / 500.0 - 1.0) * by).collect::<Vec<f32>>()
+    };
+    let x = || Value::of([rows, width], &numbers(rows * width, 3.0));
+    let scale = || Value::of([width], &numbers(width, 2.0));
+    let eps = Scalar(1e-5);
+    let norm = |to| run(ops::LayerNorm { eps, axes: 1, to }, vec![x(), scale(), scale()]).unwrap();
+    let mut wide = norm(None);
+    for to in [DType::BF16, DType::F16] {
+        let mut narrow = norm(Some(to));
+        let rounded = run(ops::Cast(to), vec![Value::of([rows, width], &wide[0].read::<f32>())]).unwrap();
+        let dy = || {
+            let values = Value::of([rows, width], &numbers(rows * width, 1.0));
+            run(ops::Cast(to), vec![values]).unwrap().remove(0)
+        };
+        let widened = run(ops::Cast(DType::F32), vec![dy()]).unwrap().remove(0);
+        for (narrow, rounded) in narrow.iter_mut().zip(rounded) {
+            let in_f32 = |value| run(ops::Cast(DType::F32), vec![value]).unwrap().remove(0).read::<f32>();
+            assert_eq!(in_f32(std::mem::replace(narrow, scale())), in_f32(rounded));
+        }
+        assert_eq!(narrow[1].read::<f32>(), wide[1].read::<f32>());
+        let mut gradients = [dy(), widened].map(|dy| {
+            let stats = |i: usize, wide: &mut Vec<Value>| Value::of([rows], &wide[i].read::<f32>());
+            let (mean, rstd) = (stats(1, &mut wide), stats(2, &mut wide));
+            run(ops::LayerNormGrad { axes: 1 }, vec![x(), scale(), mean, rstd, dy]).unwrap()
+        });
+        for i in 0..3 {
+            let [read, widened] = [0, 1].map(|which| gradients[which][i].read::<f32>());
+            assert_eq!(read, widened, "{to} {i}");
+        }
+    }
+    let wrong = ops::LayerNorm { eps, axes: 1, to: Some(DType::F64) };
+    assert!(run(wrong, vec![x(), scale(), scale()]).is_err());
 }
 
 #[test]
@@ -148,7 +187,10 @@ fn tensors_large_enough_for_many_tasks_mean_what_the_reference_means_on_any_numb
             ops::GroupNormGrad { groups: 4 },
             vec![f32s(&[2, 1500, 48]), f32s(&[48]), f32s(&[2, 4]), positive(&[2, 4]), f32s(&[2, 1500, 48])],
         ),
-        Example::new(ops::LayerNorm { eps, axes: 1 }, vec![f32s(&[300, 200]), f32s(&[200]), f32s(&[200])]),
+        Example::new(
+            ops::LayerNorm { eps, axes: 1, to: None },
+            vec![f32s(&[300, 200]), f32s(&[200]), f32s(&[200])],
+        ),
         Example::new(
             ops::LayerNormGrad { axes: 1 },
             vec![f32s(&[300, 200]), f32s(&[200]), f32s(&[300]), positive(&[300]), f32s(&[300, 200])],

@@ -7,7 +7,7 @@ use sys::cudnnBackendAttributeName_t as Name;
 use sys::cudnnBackendAttributeType_t as Of;
 use sys::cudnnBackendDescriptorType_t as Kind;
 
-use super::dnn;
+use super::{dnn, functions};
 use crate::error::Error;
 
 /// A description that cuDNN keeps; it goes with this value.
@@ -135,7 +135,7 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
         unsafe {
-            let _ = sys::cudnnBackendDestroyDescriptor(self.0);
+            let _ = functions::cudnnBackendDestroyDescriptor(self.0);
         }
     }
 }

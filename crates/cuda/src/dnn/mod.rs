@@ -14,6 +14,7 @@ mod conv;
 mod descriptor;
 mod draft;
 mod engine;
+pub(crate) mod functions;
 mod watch;
 
 use std::collections::HashMap;
@@ -39,7 +40,7 @@ const NEAR: f64 = 1.05;
 
 /// Calls a function of cuDNN and names it in the error.
 macro_rules! dnn {
-    ($f:ident($($arg:expr),* $(,)?)) => { $crate::dnn::check(stringify!($f), sys::$f($($arg),*)) };
+    ($f:ident($($arg:expr),* $(,)?)) => { $crate::dnn::check(stringify!($f), $crate::dnn::functions::$f($($arg),*)) };
 }
 use dnn;
 
@@ -89,7 +90,7 @@ impl Dnn {
     /// The library's version; none where it is not installed.
     pub(crate) fn version() -> Option<usize> {
         // SAFETY: the library is there.
-        during("cuDNN found", || Library::Dnn.is_present().then(|| unsafe { sys::cudnnGetVersion() }))
+        during("cuDNN found", || Library::Dnn.is_present().then(|| unsafe { functions::cudnnGetVersion() }))
     }
 
     /// A handle for the card's stream, or none where the library is not installed.
@@ -98,7 +99,7 @@ impl Dnn {
         card.enter()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the address is of a handle.
-        let status = unsafe { sys::cudnnCreate(&mut handle) };
+        let status = unsafe { functions::cudnnCreate(&mut handle) };
         if status != sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS {
             let (free, _) = card.memory()?;
             return Err(Error::Library {
@@ -247,7 +248,7 @@ impl Drop for Dnn {
         state.cases.clear();
         // SAFETY: nobody has the handle any more. A drop cannot report a refusal.
         unsafe {
-            let _ = sys::cudnnDestroy(state.handle);
+            let _ = functions::cudnnDestroy(state.handle);
         }
     }
 }

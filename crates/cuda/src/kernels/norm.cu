@@ -1,11 +1,11 @@
 // The four norms as one: x is [samples, positions, groups, part]; a sample and a group share statistics, a group and a
 // place in its part share a scale. Layer and RMS norm have one group and one position, batch norm has one sample and as
-// many groups as channels.
+// many groups as channels. Y is the type of the result and of its gradient, T that of x and of dx.
 
 struct P {
     const T *x;
     const A *gamma, *beta, *mean, *rstd;
-    const T *dy;
+    const Y *dy;
     T *y;
     A *out_mean, *out_var, *out_rstd, *dgamma, *dbeta, *partial;
     i64 samples, positions, groups, part, pieces;
@@ -41,7 +41,7 @@ KERNEL(forward, P) {
     EACH_OF_SET(j) {
         i64 c = g * p.part + j % p.part;
         A v = ((A)widen(p.x[AT(j)]) - mean) * rstd * p.gamma[c] + (p.beta ? p.beta[c] : (A)0);
-        p.y[AT(j)] = narrow<T>(v);
+        ((Y *)p.y)[AT(j)] = narrow<Y>(v);
     }
 }
 KERNEL(backward, P) {
@@ -106,13 +106,13 @@ DEV void in_row(A &a, A &b) {
     _Pragma("unroll") for (int k = 0; k < PACKS; k++) _Pragma("unroll") for (int e = 0; e < N; e++)
 #define COLUMN(k) ((k * LANES + (int)threadIdx.x % LANES) * N)
 // A row as it is stored, zeros where there is none.
-DEV void fetch(Pack<T, N> *v, const T *x, i64 part, bool there) {
+template <class S> DEV void fetch(Pack<S, N> *v, const S *x, i64 part, bool there) {
 #pragma unroll
     for (int k = 0; k < PACKS; k++) {
         bool inside = there && COLUMN(k) < part;
-        if (inside) v[k] = load_pack<T, N>(x, COLUMN(k));
+        if (inside) v[k] = load_pack<S, N>(x, COLUMN(k));
 #pragma unroll
-        for (int e = 0; e < N && !inside; e++) v[k].v[e] = narrow<T>((A)0);
+        for (int e = 0; e < N && !inside; e++) v[k].v[e] = narrow<S>((A)0);
     }
 }
 DEV void row_in(A (*v)[N], const T *x, i64 part, bool there) {
@@ -147,11 +147,11 @@ KERNEL(forward, P) {
         if (COLUMN(k) >= p.part) break;
         Pack<A, N> gamma = load_pack<A, N>(p.gamma, COLUMN(k)), beta;
         if (p.beta) beta = load_pack<A, N>(p.beta, COLUMN(k));
-        Pack<T, N> y;
+        Pack<Y, N> y;
 #pragma unroll
         for (int e = 0; e < N; e++)
-            y.v[e] = narrow<T>((v[k][e] - mean) * rstd * gamma.v[e] + (p.beta ? beta.v[e] : (A)0));
-        store_pack<T, N>(p.y + row * p.part, COLUMN(k), y);
+            y.v[e] = narrow<Y>((v[k][e] - mean) * rstd * gamma.v[e] + (p.beta ? beta.v[e] : (A)0));
+        store_pack<Y, N>((Y *)p.y + row * p.part, COLUMN(k), y);
     }
 }
 // A piece of rows a block; each row's warps add up the scales' gradients of their rows, the block those of all.
@@ -166,7 +166,8 @@ KERNEL(backward, P) {
         gamma[k][e] = COLUMN(k) < p.part ? p.gamma[COLUMN(k) + e] : (A)0;
     }
     // The next row is on its way while this one is worked on.
-    Pack<T, N> next_x[PACKS], next_dy[PACKS];
+    Pack<T, N> next_x[PACKS];
+    Pack<Y, N> next_dy[PACKS];
     fetch(next_x, p.x + (start + group) * p.part, p.part, start + group < end);
     fetch(next_dy, p.dy + (start + group) * p.part, p.part, start + group < end);
     // All warps go round equally often: they meet in sums and below.

@@ -96,12 +96,12 @@ impl View {
         (packs(warps) <= most).then(|| (warps, packs(warps)))
     }
 
-    /// The source for a call, and how it goes about it.
-    fn code(&self, call: &Call<'_>, relu: bool) -> (Code<'static>, Way, Cut) {
+    /// The source for a call with a result, or the gradient of one, of a type, and how it goes about it.
+    fn code(&self, call: &Call<'_>, y: &Type, relu: bool) -> (Code<'static>, Way, Cut) {
         let x = call.inputs[0].ty;
         let aligned = call.inputs.iter().chain(call.outputs).all(|x| (x.ptr as usize).is_multiple_of(16));
         let way = self.way(x, aligned);
-        let code = Code::of("norm", TEXT, x.dtype);
+        let code = Code::of("norm", TEXT, x.dtype).with_type("Y", y.dtype);
         let cut = match way {
             Way::Columns if aligned => Cut::new(x.dtype, self.columns()),
             _ => Cut::single(self.columns()),
@@ -182,7 +182,7 @@ unsafe fn forward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, eps: 
     if x.elements() == 0 {
         return Ok(());
     }
-    let (code, way, _) = view.code(call, false);
+    let (code, way, _) = view.code(call, call.outputs[0].ty, false);
     let grid = match way {
         Way::Rows { warps, .. } => Grid::tiles(view.samples.div_ceil(WARPS / warps), 1, 1, 256),
         _ => Grid::rows(view.samples * view.groups, view.positions * view.part),
@@ -192,9 +192,9 @@ unsafe fn forward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses, eps: 
 }
 
 /// The gradient. What sums x and dy over columns comes before dx, which may lie over one of them, or is one with it.
-unsafe fn backward(cuda: &Cuda, call: &Call<'_>, view: View, a: &Addresses) -> Result<(), Error> {
+unsafe fn backward(cuda: &Cuda, call: &Call<'_>, view: View, dy: &Type, a: &Addresses) -> Result<(), Error> {
     let x = call.inputs[0].ty;
-    let (code, way, cut) = view.code(call, !a.beta.is_null());
+    let (code, way, cut) = view.code(call, dy, !a.beta.is_null());
     let (args, pieces) = (args(a, view, call, 0.0), view.pieces(x));
     // SAFETY: the caller's promise; the scratch holds two sums for every piece and column.
     unsafe {
@@ -266,7 +266,7 @@ impl Kernel for BatchNorm {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
         let (i, o, view) = (call.inputs, call.outputs, View::batch(call.inputs[0].ty));
         let (mean, var, rstd) = (at(o, 1), at(o, 2), at(o, 3));
-        let (code, _, cut) = view.code(call, self.relu);
+        let (code, _, cut) = view.code(call, o[0].ty, self.relu);
         let first = Addresses { x: at(i, 0), out_mean: mean, out_var: var, out_rstd: rstd, ..NOWHERE };
         let second = Addresses { beta: at(i, 2), mean, rstd, ..ends(call) };
         let args = |a: &Addresses| args(a, view, call, self.eps.0);
@@ -298,7 +298,7 @@ fn with_mean(call: &Call<'_>) -> Addresses {
 }
 
 macro_rules! gradients {
-    ($($op:ty, $this:ident, $x:ident => $view:expr, $addresses:expr;)+) => { $(
+    ($($op:ty, $this:ident, $x:ident => $view:expr, $addresses:expr, $dy:expr;)+) => { $(
         impl Kernel for $op {
             fn scratch(&self, _: &Cuda, inputs: &[&Type], _: &[&Type]) -> Result<usize, Error> {
                 let ($this, $x) = (self, inputs[0]);
@@ -310,16 +310,16 @@ macro_rules! gradients {
                 let ($this, $x) = (self, call.inputs[0].ty);
                 let _ = $this;
                 // SAFETY: the caller's promise.
-                unsafe { backward(cuda, call, $view, &$addresses(call)) }
+                unsafe { backward(cuda, call, $view, call.inputs[$dy].ty, &$addresses(call)) }
             }
         }
     )+ };
 }
 gradients! {
-    LayerNormGrad, this, x => View::layer(x, this.axes), with_mean;
-    GroupNormGrad, this, x => View::group(x, this.groups), with_mean;
-    BatchNormGrad, this, x => View::batch(x), with_mean;
-    RmsNormGrad, this, x => View::layer(x, 1), without_mean;
+    LayerNormGrad, this, x => View::layer(x, this.axes), with_mean, 4;
+    GroupNormGrad, this, x => View::group(x, this.groups), with_mean, 4;
+    BatchNormGrad, this, x => View::batch(x), with_mean, 4;
+    RmsNormGrad, this, x => View::layer(x, 1), without_mean, 3;
 }
 
 /// The addresses of RMS norm's gradient: inputs x, γ, rstd, dy; outputs dx, dγ.

@@ -10,7 +10,7 @@ pub use cut::{Cut, Frame, cut};
 pub use interleave::{Run, interleave};
 pub use samples::{Splits, shares, splits};
 
-use crate::graph::{Graph, Phase};
+use crate::graph::{Graph, Phase, ValueId};
 
 /// What of a step depends on the batch, and what waits for all of it.
 struct Parts {
@@ -50,6 +50,11 @@ impl Parts {
             }
         }
         Parts { on_batch, once }
+    }
+
+    /// Whether a value is made for every part of the batch.
+    fn of_pass(&self, graph: &Graph, v: ValueId) -> bool {
+        self.on_batch[v.index()] && graph.info(v).producer.is_none_or(|(node, _)| !self.once[node.index()])
     }
 
     /// Whether a node runs for every part of the batch.

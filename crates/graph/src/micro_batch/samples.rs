@@ -90,6 +90,15 @@ fn compare(graphs: (&Graph, &Graph), sizes: (usize, usize), frame: &Frame, at_on
                 node.site
             ));
         }
+        // What runs once gets the sum of what the passes hand over: rows of samples have none.
+        let is_row = |v: &ValueId| !scaled[v.index()].is_empty() && parts.of_pass(one, *v);
+        if parts.once[i] && !at_once && node.inputs.iter().any(is_row) {
+            return Splits::Not(format!(
+                "{} reads a row a sample and runs once for all of them ({})",
+                name(node),
+                node.site
+            ));
+        }
         let plain = !reads(Role::Samples) && !reads(Role::Mean) && !reads(Role::Statistic);
         if plain {
             let counts = matches!(node.op, Op::Iota(_)) && !scaled[node.outputs[0].index()].is_empty();
@@ -232,7 +241,8 @@ fn name(node: &Node) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CumulativeOps, ReorderOps, SortOps, VolumeOps};
+    use crate::ops::Rank;
+    use crate::{CumulativeOps, ExchangeOps, ReorderOps, SortOps, VolumeOps};
     use crate::{DType, LossOps, NormOps, Result, SoftmaxOps, Sym, TensorOps, Trace, gradient};
 
     /// What is said of a loss over x `[n, 6]` and w `[6, 4]`.
@@ -324,6 +334,24 @@ mod tests {
             x.matmul(&w.sub(&slope)?)?.tanh()?.mean(&[], false)
         });
         assert!(matches!(&said, Splits::Not(_)), "{said:?}");
+    }
+
+    #[test]
+    fn rows_of_samples_that_ranks_exchange_without_a_gradient_do_not_split() {
+        let said = |rows: &dyn Fn(&Sym) -> Result<Sym>| {
+            let trace = |n: usize| {
+                let trace = Trace::new();
+                let w = trace.input("w", Type::new(DType::F32, [6, 4]));
+                let x = trace.input("x", Type::new(DType::F32, [n, 6]));
+                let loss = rows(&x.matmul(&w).unwrap()).unwrap().mean(&[], false).unwrap();
+                trace.finish(&[&w, &loss]).unwrap()
+            };
+            splits((&trace(4), &trace(10)), (4, 10), &Frame { state: 1, inputs: 1, totals: 0 })
+        };
+        let rank = Rank { ranks: 2, rank: 0 };
+        assert_eq!(said(&|y| y.mean(&[], false)?.all_reduce(rank)), Splits::Exactly);
+        let exchanged = said(&|y| y.max(&[1], false)?.all_reduce_max(rank));
+        assert!(matches!(&exchanged, Splits::Not(why) if why.contains("a row a sample")), "{exchanged:?}");
     }
 
     #[test]

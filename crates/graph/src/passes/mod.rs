@@ -1,6 +1,6 @@
 //! Turns a graph into a better graph that computes the same bits.
 //!
-//! Read in the order they run: [`share`] (equal nodes once), [`read_narrow`] (16-bit logits as they are), [`fold_relu_into_norm`], [`compact`] (bits instead of values for relu),
+//! Read in the order they run: [`share`] (equal nodes once), [`read_narrow`] (16-bit logits as they are), [`narrow_norms`] (norms that are read in 16 bits), [`fold_relu_into_norm`], [`compact`] (bits instead of values for relu),
 //! [`fold_tails`] (bias and activation into products), [`fuse`] (elementwise chains), [`exchange_early`] (between ranks), [`remove_dead`]. Every pass
 //! keeps names, source lines, scopes and phases, the order of inputs and outputs, and the order of what it does not
 //! touch: that order is the order of execution.
@@ -10,6 +10,7 @@ mod dead;
 mod early;
 mod fuse;
 mod narrow;
+mod norm_narrow;
 mod norm_relu;
 pub(crate) mod rewrite;
 pub mod sample;
@@ -21,6 +22,7 @@ pub use dead::remove_dead;
 pub use early::exchange_early;
 pub use fuse::fuse;
 pub use narrow::read_narrow;
+pub use norm_narrow::narrow_norms;
 pub use norm_relu::fold_relu_into_norm;
 pub use share::share;
 pub use tail::fold_tails;
@@ -41,7 +43,7 @@ use crate::{Graph, Result};
 pub fn optimize(graph: &Graph) -> Result<Graph> {
     let graph = remove_dead(graph)?;
     let graph = share(&graph)?;
-    let graph = remove_dead(&read_narrow(&graph)?)?;
+    let graph = remove_dead(&narrow_norms(&read_narrow(&graph)?)?)?;
     let graph = fold_relu_into_norm(&graph)?;
     let graph = compact(&graph)?;
     let graph = fold_tails(&graph)?;

@@ -7,7 +7,7 @@ use plimsoll_run::{Result, Tensor};
 use super::{Decoder, Memory, Sight, capped};
 use crate::base;
 use crate::config::Family;
-use crate::tuning::Tuning;
+use crate::tuning::{Lora, Tuning};
 
 impl Decoder {
     /// x Wᵀ + b, with an adapter where the layer has one. GPT-2 keeps W the other way round.
@@ -34,6 +34,15 @@ impl Decoder {
                 true => Some(self.kept_weight(net, "bias", &[units], Init::Constant(0.0))?.cast(dtype)?),
                 false => None,
             };
+            let lora = match &self.tuning {
+                Tuning::Lora(lora) => Some(lora).filter(|lora| lora.targets.has(&path)),
+                Tuning::Full | Tuning::Frozen => None,
+            };
+            if let Some(lora) = lora.filter(|lora| lora.has_magnitudes) {
+                let y = self.with_magnitudes(net, lora, x, units)?;
+                let y = bias.iter().try_fold(y, |y, bias| y.add(bias))?;
+                return onto.map_or(Ok(y.clone()), |onto| onto.add(&y));
+            }
             let y = match (self.base.filter(|_| self.is_frozen()), &bias, onto) {
                 (Some(form), None, _) => base::product(net, x, form, shape, is_turned)?,
                 (Some(form), Some(bias), _) => base::product(net, x, form, shape, is_turned)?.add(bias)?,
@@ -51,19 +60,27 @@ impl Decoder {
                 Some(onto) => onto.add(&y)?,
                 None => y,
             };
-            let Tuning::Lora(lora) = &self.tuning else { return Ok(y) };
-            if !lora.targets.has(&path) {
-                return Ok(y);
-            }
-            // A starts as a dense layer does, B with zeros: at first an adapter changes nothing.
-            let a = net.param("lora_A/weight", [lora.rank, width], Init::fan_in(width))?;
-            let b = net.param("lora_B/weight", [units, lora.rank], Init::Constant(0.0))?;
+            let Some(lora) = lora else { return Ok(y) };
+            let [a, b] = self.adapter(net, lora, width, units)?;
             let x = match lora.dropout > 0.0 && net.is_training() {
                 true => net.dropout("lora_dropout", x, lora.dropout)?,
                 false => x.clone(),
             };
             x.matmul_with(&a, None, false, true)?.matmul_onto(&b, false, true, lora.scale(), &y)
         })
+    }
+
+    /// A and B of an adapter. A starts as a dense layer does, B with zeros: at first an adapter changes nothing.
+    pub(super) fn adapter(
+        &self,
+        net: &mut Net,
+        lora: &Lora,
+        width: usize,
+        units: usize,
+    ) -> Result<[Tensor; 2]> {
+        let a = net.param("lora_A/weight", [lora.rank, width], Init::fan_in(width))?;
+        let b = net.param("lora_B/weight", [units, lora.rank], Init::Constant(0.0))?;
+        Ok([a, b])
     }
 
     /// One block: attention and a pair of layers, each adding to the residual stream.

@@ -17,6 +17,7 @@ mod fast;
 mod gather;
 mod join;
 mod layer;
+mod matmul;
 mod moves;
 mod pad;
 mod pool;
@@ -55,7 +56,7 @@ pub enum Kind {
     Depthwise(conv::Conv),
     TransposeConv(conv::Conv),
     Dense(dense::Dense),
-    Matmul(dense::Matmul),
+    Matmul(matmul::Matmul),
     Pool(pool::Pool),
     Reduce(reduce::Reduce),
     ArgMax(reduce::ArgMax),
@@ -272,7 +273,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Kind> {
         Code::Depthwise => depthwise::prepare(call, store).map(Kind::Depthwise),
         Code::TransposeConv => transpose_conv::prepare(call, store).map(Kind::TransposeConv),
         Code::FullyConnected => dense::prepare(call, store).map(Kind::Dense),
-        Code::BatchMatmul => dense::prepare_matmul(call).map(Kind::Matmul),
+        Code::BatchMatmul => matmul::prepare(call).map(Kind::Matmul),
         Code::Prelu => element::prepare_prelu(call).map(Kind::Prelu),
         Code::Softmax | Code::LogSoftmax => softmax::prepare(call, store).map(Kind::Softmax),
         Code::AveragePool | Code::MaxPool => pool::prepare(call).map(Kind::Pool),
@@ -326,7 +327,6 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                     transpose_conv::run(conv, Operands::new(store, z, y, bias)?, out)
                 }
                 Kind::Dense(dense) => dense::run(dense, Operands::new(store, x, y, z)?, out),
-                Kind::Matmul(matmul) => dense::run_matmul(matmul, out, x.bytes()?, y.bytes()?),
                 Kind::ArgMax(arg_max) => reduce::run_arg_max(arg_max, out, x.bytes()?),
                 Kind::Move(moved) => moves::run(moved, out, x.bytes()?),
                 Kind::MirrorPad(mirror) => pad::run_mirror(mirror, out, x.bytes()?),
@@ -361,6 +361,7 @@ impl layer::Work for Simple<'_> {
             Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
             Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),
             Kind::Softmax(softmax) => softmax::run(softmax, store, out, x),
+            Kind::Matmul(matmul) => matmul::run(matmul, out, x.bytes()?, y.bytes()?),
             Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),
             Kind::Dequantize(affine) => convert::run_dequantize(*affine, out, x.bytes()?),
             _ => Err(Error::Bug("an operator came to the wrong place")),

@@ -26,8 +26,19 @@ pub struct Store {
     pub reals: Vec<f32>,
     /// Functions of bytes.
     pub tables: Vec<[u8; 256]>,
-    /// Weights in the order in which vector instructions read them, one pack an operator.
+    /// Weights in the order in which vector instructions read them, one pack for all operators that read the same.
     pub packs: Vec<Vec<Line>>,
+    /// What each of them was made of.
+    sources: Vec<Source>,
+}
+
+/// What a pack is made of: where weights and bias lie, how many lines of what it has, and where in the store its scales are.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    pub addresses: [usize; 2],
+    pub lines: [usize; 5],
+    pub zero: u8,
+    pub scales: Option<usize>,
 }
 
 impl Store {
@@ -40,6 +51,7 @@ impl Store {
             reals: Vec::new(),
             tables: Vec::new(),
             packs: Vec::new(),
+            sources: Vec::new(),
         }
     }
 
@@ -84,6 +96,22 @@ impl Store {
         self.pack && self.packed_bytes().saturating_add(bytes) <= self.most_packed
     }
 
+    /// Which pack was made of the same, with scales of the same `channels`. The steps of a recurrent layer share theirs.
+    pub fn same_pack(&self, source: &Source, channels: usize) -> Option<usize> {
+        let scales = |at: Option<usize>| at.map(|at| &self.reals[at..at + channels]);
+        let key = |source: &Source| (source.addresses, source.lines, source.zero);
+        self.sources
+            .iter()
+            .position(|old| key(old) == key(source) && scales(old.scales) == scales(source.scales))
+    }
+
+    /// Keeps a pack; answers which it is.
+    pub fn add_pack(&mut self, source: Source, lines: Vec<Line>) -> usize {
+        self.packs.push(lines);
+        self.sources.push(source);
+        self.packs.len() - 1
+    }
+
     /// How many bytes of packed weights there are.
     pub fn packed_bytes(&self) -> usize {
         self.packs.iter().map(|lines| lines.capacity() * size_of::<Line>()).sum()
@@ -94,5 +122,6 @@ impl Store {
         self.reals.capacity() * 4
             + self.tables.capacity() * 256
             + self.packs.capacity() * size_of::<Vec<Line>>()
+            + self.sources.capacity() * size_of::<Source>()
     }
 }

@@ -68,11 +68,8 @@ pub fn write_model(
     for ((input, ty), &id) in inputs.iter().zip(&few.inputs) {
         emitter.input(input, ty, id);
     }
-    for ((param, value), &id) in params.iter().zip(values).zip(&few.params) {
-        emitter.stored(&param.name, value, id)?;
-    }
-    for (i, (id, value)) in few.captured.iter().enumerate() {
-        emitter.stored(&format!("constant_{i}"), value, *id)?;
+    for (name, value, id) in few.stored(params, values) {
+        emitter.stored(&name, value, id)?;
     }
     let written = emitter.finish(name, OPSET, IR_VERSION)?;
     let bytes = written.encode_to_vec();

@@ -39,6 +39,8 @@ pub struct PlanFigures {
     pub host_bytes: Bytes,
     /// Bytes of those in which state lives between updates.
     pub hosted_bytes: Bytes,
+    /// Whether those are of a disk, where the device has one beside its memory, and not of the host's memory.
+    pub is_on_disk: bool,
     /// Everything that the process will take of the host's memory beside a device's own, where a trainer knows it: with its pipelines.
     pub host: Option<HostAccount>,
     /// Bytes that a step copies to the host, to fetch them back later.
@@ -75,6 +77,7 @@ impl PlanFigures {
         recomputed_ops: 0,
         host_bytes: Bytes::ZERO,
         hosted_bytes: Bytes::ZERO,
+        is_on_disk: false,
         host: None,
         offloaded_bytes: Bytes::ZERO,
         offloaded_copies: 0,
@@ -85,13 +88,24 @@ impl PlanFigures {
         peak: Peak::NOTHING,
     };
 
+    /// What is taken of the host's memory and of a disk to copy to, of whichever copies go to.
+    pub fn taken_elsewhere(&self) -> (Bytes, Bytes) {
+        if self.is_on_disk { (Bytes::ZERO, self.host_bytes) } else { (self.host_bytes, Bytes::ZERO) }
+    }
+
+    /// Where copies go, in words.
+    pub fn elsewhere(&self) -> &'static str {
+        if self.is_on_disk { "the disk" } else { "the host" }
+    }
+
     /// What is copied to the host and back and what lives there, in words; none where nothing is.
     pub fn copies(&self) -> Option<String> {
         let (copies, host, hosted) = (self.offloaded_copies, self.host_bytes, self.hosted_bytes);
+        let of = self.elsewhere();
         match (copies, hosted) {
             (0, Bytes::ZERO) => None,
-            (_, Bytes::ZERO) => Some(format!("{copies} copies to {host} of the host and back")),
-            _ => Some(format!("{copies} copies to {host} of the host and back, {hosted} of it state")),
+            (_, Bytes::ZERO) => Some(format!("{copies} copies to {host} of {of} and back")),
+            _ => Some(format!("{copies} copies to {host} of {of} and back, {hosted} of it state")),
         }
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct StepLimits {
     pub(super) unshared: Bytes,
     /// Bytes beside the account that no plan of a candidate can go below: of the first, then of the specs in their order.
     bounds: Vec<Bytes>,
+    /// What of those is state on the device.
+    state: Vec<Bytes>,
     /// Bytes beside the account: the least floor of those in a family, before room for planning is counted; none where micro-batches
     /// side by side take less, so that nobody looked for it.
     lowest: Option<Bytes>,
@@ -80,13 +82,18 @@ impl StepLimits {
         self.timing[..fits].last().copied().unwrap_or_default()
     }
 
-    /// What a candidate is likely to take at least: as much over its bound as the one that takes least, where that is known.
+    /// What a candidate is likely to take at least: as much over its bound as the one that takes least, where that is known. State takes what
+    /// it takes, so that only the rest is more: one that keeps all of it on the device is not judged by one that keeps none there.
     fn guess(&self, index: usize) -> f64 {
         let in_families = (0..self.bounds.len()).filter(|&index| self.is_in_a_family(index));
-        let bounds = in_families.map(|index| self.bounds[index]);
-        let tightest = bounds.min().map_or(1, |bound| bound.get().max(1));
-        let over = self.lowest.map_or(1.0, |lowest| lowest.get() as f64 / tightest as f64);
-        self.bounds[index].get() as f64 * over
+        let beside = |bytes: Bytes, index: usize| bytes.saturating_sub(self.state[index]).get().max(1) as f64;
+        let over = match (self.lowest, in_families.min_by_key(|&index| self.bounds[index])) {
+            (Some(lowest), Some(tightest)) => {
+                beside(lowest, tightest) / beside(self.bounds[tightest], tightest)
+            }
+            _ => 1.0,
+        };
+        self.state[index].get() as f64 + beside(self.bounds[index], index) * over.max(1.0)
     }
 
     /// The candidates in a family that may run with so many bytes beside the account, by their bounds.
@@ -180,6 +187,8 @@ impl StepToPlan {
                 }
             })
             .collect();
+        let state = [&here].into_iter().chain(specs.iter().map(|spec| &spec.placement));
+        let state = state.map(|placement| placement.device).collect();
         let planning = planning(device, ops);
         let unlimited = first.unlimited();
         let mut timing = first.timing_needs(device)?;
@@ -198,6 +207,7 @@ impl StepToPlan {
             unlimited_ns: first.unlimited_ns(),
             unshared: first.unshared(),
             bounds,
+            state,
             lowest,
             asked,
             families,

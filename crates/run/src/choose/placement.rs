@@ -4,7 +4,7 @@
 //! may be copied to, it can live there, come to the device just before its update and go back after it, beside the kernels. So can
 //! parameters, which are wanted more often: once in each phase of a step. How much should is searched with everything else: none, about
 //! half of the optimizer's, all of it, then half of the parameters too, or all that the host has room for; the largest tensors first, since
-//! a copy of a small one is all beginning and end.
+//! a copy of a small one is all beginning and end. Where a device has a disk beside its memory, that is the host here.
 
 use plimsoll_device::Bytes;
 use plimsoll_record::Kind;
@@ -25,10 +25,14 @@ pub(crate) struct StatePlacement {
     pub(crate) host_free: Bytes,
 }
 
+/// What the host's memory has no page of its own for is not worth a file: so many bytes are.
+const WORTH_A_FILE: u64 = 32 << 10;
+
 /// Whether a part of the state can live on the host: an optimizer's or a parameter, and so large that it has pages of its own, so that
 /// the device has as many more without it.
 pub(crate) fn is_movable(device: &Device, kind: Kind, bytes: usize) -> bool {
-    matches!(kind, Kind::Optimizer | Kind::Parameter) && bytes as u64 > device.memory().page().get() / 2
+    let least = device.disk().map_or(device.memory().page().get() / 2 + 1, |_| WORTH_A_FILE);
+    matches!(kind, Kind::Optimizer | Kind::Parameter) && bytes as u64 >= least
 }
 
 impl StepToPlan {

@@ -178,6 +178,7 @@ impl StepPlan {
             recomputed_ops: sum(&|part| part.graph.figures().recomputed_ops),
             host_bytes: most(&|part| part.graph.figures().host_bytes) + host + staging,
             hosted_bytes: host,
+            is_on_disk: device.disk().is_some(),
             host: None,
             offloaded_bytes: Bytes(sum(&|part| part.graph.copies().1)),
             offloaded_copies: sum(&|part| part.graph.copies().0),

@@ -103,8 +103,15 @@ pub(super) fn load_kernels(graph: &Graph, device: &Device) -> Result<()> {
 }
 
 fn load_each(graph: &Graph, device: &Device) -> Result<()> {
+    let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
+    let mut here = Vec::new();
     for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
-        let types = |ids: &[ValueId]| ids.iter().map(|&v| graph.ty(v)).collect::<Vec<&Type>>();
+        if !device.is_on_host(graph, node)? {
+            here.push((&node.op, types(&node.inputs), types(&node.outputs)));
+        }
+    }
+    device.backend().compile_ahead(&here);
+    for node in graph.nodes().iter().filter(|node| !node.op.is_view()) {
         let (inputs, outputs) = (types(&node.inputs), types(&node.outputs));
         let kernels = device.kernels(&node.op, device.is_on_host(graph, node)?)?;
         if let Err(fault) = kernels.prepare(&node.op, &inputs, &outputs) {

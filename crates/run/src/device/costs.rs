@@ -34,6 +34,8 @@ const MOST_SECONDS: f64 = 0.3;
 /// Under what name the time of copies to the host and back is kept: seconds for so many bytes, the slower way.
 pub(crate) const LINK: &str = "copy of a GiB between device and host";
 pub(crate) const LINK_BYTES: f64 = (1u64 << 30) as f64;
+/// The same of copies to a disk, before the name of its folder.
+const DISK_LINK: &str = "copy of a GiB between memory and ";
 /// Bytes of a copy that is timed: at most, so that starting it costs nothing, and at least, or it is not timed.
 const MOST_COPIED: Bytes = Bytes::mib(64);
 const LEAST_COPIED: Bytes = Bytes::mib(1);
@@ -85,8 +87,8 @@ impl Costs {
     /// timed again.
     pub(crate) fn kept_in(folder: &Path, device: &str) -> Costs {
         let file = file_in(folder, device);
-        let link = timed_link(&file).map(|timed| (KernelId::of(LINK), timed));
-        Costs { known: link.into_iter().collect(), file: Some(file), ..Costs::default() }
+        let known = timed_links(&file).into_iter().map(|(key, timed)| (KernelId::of(&key), timed)).collect();
+        Costs { known, file: Some(file), ..Costs::default() }
     }
 
     /// Times kernels for so long, all together, and estimates the rest.
@@ -133,20 +135,20 @@ impl Costs {
     }
 
     /// Bytes a second that the link to the host was timed at.
-    pub(super) fn timed_link(&self) -> Option<f64> {
-        self.known.get(&KernelId::of(LINK)).map(link_speed)
+    pub(super) fn timed_link(&self, backend: &dyn Backend) -> Option<f64> {
+        self.known.get(&KernelId::of(&link_key(backend))).map(link_speed)
     }
 
     /// The link to the host: as timed, else as the device says it roughly is; none where there is none.
     pub(crate) fn link(&self, backend: &dyn Backend) -> Option<Link> {
         let rough = backend.rough_link()?.slower();
-        let speed = self.timed_link().unwrap_or(rough);
+        let speed = self.timed_link(backend).unwrap_or(rough);
         Some(Link { bytes_per_second: speed as u64 })
     }
 
     /// Times the link, if that has not been done, with at most so many bytes on either side.
     pub(crate) fn time_link(&mut self, device: &Device, room: Bytes) -> Result<()> {
-        let is_known = self.is_recalled || self.timed_link().is_some();
+        let is_known = self.is_recalled || self.timed_link(device.backend()).is_some();
         let Some(file) = self.file.clone().filter(|_| !is_known) else { return Ok(()) };
         let bytes = room.min(MOST_COPIED);
         if bytes < LEAST_COPIED {
@@ -162,7 +164,7 @@ impl Costs {
         if let Some(link) = link {
             let seconds = kept(LINK_BYTES / link.slower().max(1.0));
             let timed = Timed { seconds, scratch: 0, flops: 0.0, bytes: LINK_BYTES, trust: Trust::default() };
-            self.keep(&file, device, vec![(LINK.to_string(), timed)]);
+            self.keep(&file, device, vec![(link_key(device.backend()), timed)]);
         }
         Ok(())
     }
@@ -337,7 +339,16 @@ impl Costs {
 
 /// Whether a line of the file is the time of a kernel that was run.
 pub(super) fn is_timed(key: &str, timed: &Timed) -> bool {
-    key != LINK && timed.trust != Trust::Estimated
+    !is_link(key) && timed.trust != Trust::Estimated
+}
+
+/// What the time of copies away from a device is filed under: those to a disk by its folder.
+fn link_key(backend: &dyn Backend) -> String {
+    backend.disk().map_or_else(|| LINK.into(), |disk| format!("{DISK_LINK}{}", disk.folder().display()))
+}
+
+fn is_link(key: &str) -> bool {
+    key == LINK || key.starts_with(DISK_LINK)
 }
 
 /// Whether a node's kernel can be timed by itself: a view has none, and for an exchange all ranks would have to time it at once.
@@ -353,12 +364,12 @@ fn described(graph: &Graph, node: &Node, device: &Device, seconds: f64) -> Resul
     Ok(Timed { seconds, scratch, flops: cost.flops, bytes: cost.bytes, trust: Trust::default() })
 }
 
-/// What a file says of the link to the host.
-fn timed_link(file: &Path) -> Option<Timed> {
-    let mut found = None;
+/// What a file says of links, each under its key.
+fn timed_links(file: &Path) -> Vec<(String, Timed)> {
+    let mut found = Vec::new();
     Times::each(file, |entry| {
-        if entry.kernel == LINK {
-            found = entry.timed();
+        if let Some(timed) = entry.timed().filter(|_| is_link(entry.kernel)) {
+            found.push((entry.kernel.to_string(), timed));
         }
     });
     found
@@ -380,7 +391,8 @@ pub(super) fn measured_link(folder: &Path, signature: &str) -> Option<f64> {
     files.sort_by_key(modified);
     files.iter().rev().find_map(|file| {
         let facts = Times::each(file, |_| {})?;
-        timed_link(file).filter(|_| facts.signature.starts_with(signature)).map(|timed| link_speed(&timed))
+        let (_, timed) = timed_links(file).into_iter().rfind(|(key, _)| key == LINK)?;
+        facts.signature.starts_with(signature).then(|| link_speed(&timed))
     })
 }
 

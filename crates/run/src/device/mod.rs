@@ -9,6 +9,7 @@ mod best;
 mod buffer;
 mod costs;
 mod counted;
+mod disk;
 mod exchanges;
 #[cfg(test)]
 pub(crate) mod fake_card;
@@ -445,8 +446,8 @@ impl Device {
         Some(self.0.backend.taken()? + self.0.backend.free()?)
     }
 
-    /// Whether a step on it can copy tensors to the host's memory and back beside its kernels: a device with memory of its
-    /// own, as [`MemoryRequest::host_limit`](crate::MemoryRequest::host_limit) wants it.
+    /// Whether a step on it can copy tensors away and back beside its kernels: to a disk ([`Device::with_disk`]), or to the host's
+    /// memory, of a device with memory of its own, as [`MemoryRequest::host_limit`](crate::MemoryRequest::host_limit) wants it.
     pub fn copies_to_host(&self) -> bool {
         self.0.backend.rough_link().is_some()
     }

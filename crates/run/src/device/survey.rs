@@ -34,7 +34,7 @@ impl Device {
         let backend = self.backend();
         let mut properties = backend.properties();
         if let Some(card) = &mut properties.card {
-            card.measured_link = self.costs().timed_link();
+            card.measured_link = self.costs().timed_link(self.backend());
         }
         properties
     }

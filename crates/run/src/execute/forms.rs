@@ -163,6 +163,7 @@ impl Step {
             drop(planner);
             let compiled = Compiled::new(plan)?;
             process::release_unused_heap();
+            process::release_unused_code();
             Ok(compiled)
         };
         let mut compiled = once()?;

@@ -19,12 +19,13 @@ pub(super) fn ledger(step: &Step) -> Ledger {
     let mut rows = Rows { ledger: Ledger::new(), planned: Bytes::ZERO, measured: Bytes::ZERO };
     // What tensors with rows of their own take of the allocator's books.
     let mut booked = Bytes::ZERO;
+    let (elsewhere, _) = elsewhere(&step.device);
     for ((name, kind), tensor) in step.state.names.iter().zip(&step.state.tensors) {
         let planned = padded(tensor.ty().bytes());
         let Ok(buffer) = tensor.buffer(Site::here()) else { continue };
         if buffer.is_hosted() {
-            rows.ledger.plan(LedgerKind::Host, name, planned);
-            rows.ledger.set(LedgerKind::Host, name, buffer.bytes().into());
+            rows.ledger.plan(elsewhere, name, planned);
+            rows.ledger.set(elsewhere, name, buffer.bytes().into());
             continue;
         }
         booked += padded(buffer.bytes());
@@ -121,8 +122,17 @@ fn host_row(step: &Step, variant: &Variant, ledger: &mut Ledger) {
     let copied = variant.info.host_bytes.saturating_sub(variant.info.hosted_bytes);
     if copied > Bytes::ZERO {
         let held = Bytes::from(step.workspace.host_bytes());
-        ledger.plan(LedgerKind::Host, "copies to the host", copied);
-        ledger.set(LedgerKind::Host, "copies to the host", held);
+        let (kind, name) = elsewhere(&step.device);
+        ledger.plan(kind, name, copied);
+        ledger.set(kind, name, held);
+    }
+}
+
+/// What a device copies to: the kind of it, and what copies there are called.
+fn elsewhere(device: &Device) -> (LedgerKind, &'static str) {
+    match device.disk() {
+        Some(_) => (LedgerKind::Disk, "copies to the disk"),
+        None => (LedgerKind::Host, "copies to the host"),
     }
 }
 

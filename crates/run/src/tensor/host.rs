@@ -227,7 +227,8 @@ impl Tensor {
     #[track_caller]
     pub fn fill_bytes(&mut self, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let (site, n) = (Site::here(), self.ty().bytes());
-        if !self.buffer(site)?.device().backend().is_host() {
+        let buffer = self.buffer(site)?;
+        if !buffer.device().backend().is_host() || buffer.is_hosted() {
             let mut bytes = vec![0; n];
             fill(&mut bytes);
             return self.set_bytes(&bytes);
@@ -291,7 +292,8 @@ impl Tensor {
     }
 
     /// A tensor with the same elements in the host's memory, where its device reaches them: what large state that is seldom
-    /// wanted may be kept in. On a device whose memory is the host's, the tensor itself.
+    /// wanted may be kept in. On a device with a disk ([`Device::with_disk`]) they are in a file there; on any other whose memory is the host's
+    /// it is the tensor itself.
     #[track_caller]
     pub fn hosted(&self) -> Result<Tensor> {
         let site = Site::here();
@@ -301,7 +303,7 @@ impl Tensor {
         }
     }
 
-    /// Whether its bytes are in the host's memory though its device has memory of its own.
+    /// Whether its bytes are in the host's memory though its device has memory of its own; or on a disk, where the device has one.
     pub fn is_hosted(&self) -> bool {
         self.buffer(Site::here()).is_ok_and(|buffer| buffer.is_hosted())
     }
@@ -333,7 +335,8 @@ impl Tensor {
 
     pub(crate) fn bytes(&self, site: Site) -> Result<Cow<'_, [u8]>> {
         let (buffer, n) = (self.buffer(site)?, self.ty().bytes());
-        if buffer.device().backend().is_host() {
+        // What is kept in a file has an address, and pages that are touched there count.
+        if buffer.device().backend().is_host() && !buffer.is_hosted() {
             // SAFETY: the buffer lives as long as this tensor, is initialised and not written while shared.
             return Ok(Cow::Borrowed(unsafe { std::slice::from_raw_parts(buffer.ptr(), n) }));
         }

@@ -40,7 +40,7 @@ impl From<&PlanFigures> for record::Plan {
             recomputed_ops: info.recomputed_ops,
             exactness: Some(info.exactness.to_string().into()),
             plan_seconds: info.plan_seconds,
-            host_bytes: info.host_bytes.get(),
+            host_bytes: info.taken_elsewhere().0.get(),
             hosted_bytes: info.hosted_bytes.get(),
             offloaded_bytes: info.offloaded_bytes.get(),
             offloaded_copies: info.offloaded_copies,

@@ -216,6 +216,22 @@ fn more_memory_is_never_slower_and_the_host_gives_no_more_than_it_may() {
 }
 
 #[test]
+fn host_memory_never_makes_a_plan_slower() {
+    let (devices, _alone) = devices();
+    for device in devices.into_iter().filter(|device| !is_card(device)) {
+        let (mut with, mut without) = (survey(&device, &hosting(None)), survey(&device, &options()));
+        let (floor, most) = (without.floor().get(), without.unlimited().get());
+        for k in 0..=8 {
+            let line = Bytes(floor + (most - floor) * k / 8);
+            let seconds =
+                |survey: &mut StepPlanner| survey.plan(Some(line)).unwrap().figures.predicted_seconds;
+            let (with, without) = (seconds(&mut with), seconds(&mut without));
+            assert!(with <= without, "{} in {line}: {with} s, and {without} s without", device.name());
+        }
+    }
+}
+
+#[test]
 fn state_moves_with_the_line_and_nothing_of_it_is_lost() {
     let (devices, _alone) = devices();
     for device in devices {

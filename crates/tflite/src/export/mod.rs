@@ -99,11 +99,8 @@ pub fn write_model(
     for ((input, _), &id) in inputs.iter().zip(&traced.inputs) {
         emitter.input(input, id)?;
     }
-    for ((param, value), &id) in params.iter().zip(values).zip(&traced.params) {
-        emitter.stored(&param.name, value, id)?;
-    }
-    for (i, (id, value)) in traced.captured.iter().enumerate() {
-        emitter.stored(&format!("constant_{i}"), value, *id)?;
+    for (name, value, id) in traced.stored(params, values) {
+        emitter.stored(&name, value, id)?;
     }
     let made = fold::fold(emitter.finish()?).compact();
     let quantized = quantize(&made, how)?;

@@ -108,7 +108,9 @@ impl Trainer {
     pub(super) fn with_host(&self, recipe: Recipe, data: &Dataset, share: Share) -> Result<Recipe> {
         let types: Vec<Type> = recipe.inputs.iter().chain(&recipe.labels).cloned().collect();
         let Some(account) = self.host_account(data, &types, share)? else {
-            return Ok(Recipe { request: MemoryRequest { host_limit: None, ..recipe.request }, ..recipe });
+            // Where there is a disk beside the host's memory, that is what a step is given to copy to.
+            let host_limit = self.on()?.disk().map(|disk| disk.limit());
+            return Ok(Recipe { request: MemoryRequest { host_limit, ..recipe.request }, ..recipe });
         };
         // What a refusal proposes must do with the pipelines that come with it.
         let named = MemoryRequest { host_limit: Some(MUCH), ..self.request.clone() };

@@ -3,8 +3,8 @@
 //! Mean first, then squares around it: two passes over a row in cache are as accurate as f32 sums can be.
 
 use plimsoll_device::backend::{Call, Fault};
-use plimsoll_graph::Type;
 use plimsoll_graph::ops::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
+use plimsoll_graph::{DType, Type};
 
 use crate::Cpu;
 use crate::kernels::Kernel;
@@ -32,9 +32,9 @@ impl Centre for Uncentred {
 }
 
 multiversion! {
-    /// y = γ (x - mean) rstd + β for rows of `n`; β and the mean only where they are centred. y may lie over x.
-    fn forward<L; T: Stored, K: Centre>(
-        x: *const T, gamma: *const T::Wide, beta: *const T::Wide, y: *mut T, means: *mut T::Wide,
+    /// y = γ (x - mean) rstd + β for rows of `n`; β and the mean only where they are centred. y may lie over x where they are of one type.
+    fn forward<L; T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
+        x: *const T, gamma: *const T::Wide, beta: *const T::Wide, y: *mut Y, means: *mut T::Wide,
         rstds: *mut T::Wide, rows: usize, n: usize, eps: f64,
     ) {
         let zero = T::Wide::ZERO;
@@ -86,8 +86,8 @@ multiversion! {
     }
 
     /// dx of rows of `n`, and their sums for dγ and dβ. dx may lie over x or dy.
-    fn backward<L; T: Stored, K: Centre>(
-        x: *const T, gamma: *const T::Wide, means: *const T::Wide, rstds: *const T::Wide, dy: *const T, dx: *mut T,
+    fn backward<L; T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
+        x: *const T, gamma: *const T::Wide, means: *const T::Wide, rstds: *const T::Wide, dy: *const Y, dx: *mut T,
         dgamma: *mut T::Wide, dbeta: *mut T::Wide, rows: usize, n: usize,
     ) {
         let zero = T::Wide::ZERO;
@@ -107,7 +107,7 @@ multiversion! {
                 let (mut g_sums, mut gn_sums) = ([zero; LANES], [zero; LANES]);
                 groups!(LANES, n, |i, len| {
                     let v = load::<T, LANES>(x.add(i), len, zero);
-                    let d = load::<T, LANES>(dy.add(i), len, zero);
+                    let d = load::<Y, LANES>(dy.add(i), len, zero);
                     let g = load::<T::Wide, LANES>(gamma.add(i), len, zero);
                     for l in 0..LANES {
                         let g = d[l] * g[l];
@@ -119,7 +119,7 @@ multiversion! {
                 let mean_gn = sum(gn_sums) * per;
                 groups!(LANES, n, |i, len| {
                     let v = load::<T, LANES>(x.add(i), len, zero);
-                    let d = load::<T, LANES>(dy.add(i), len, zero);
+                    let d = load::<Y, LANES>(dy.add(i), len, zero);
                     let g = load::<T::Wide, LANES>(gamma.add(i), len, zero);
                     let mut dgs = load::<T::Wide, LANES>(dgamma.add(i), len, zero);
                     let mut out = [zero; LANES];
@@ -171,9 +171,13 @@ fn rows_per_part(rows: usize, n: usize) -> usize {
 }
 
 /// Layer norm (x, γ, β → y, mean, rstd) or RMS norm (x, γ → y, rstd).
-unsafe fn run_forward<T: Stored, K: Centre>(cpu: &Cpu, call: &Call<'_>, eps: f64) -> Result<(), Fault> {
+unsafe fn run_forward<T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
+    cpu: &Cpu,
+    call: &Call<'_>,
+    eps: f64,
+) -> Result<(), Fault> {
     let (rows, n) = dims(call.inputs[0].ty, call.inputs[1].ty);
-    let (x, y) = (Place::<T>::new(call.inputs[0].ptr), Place::<T>::new(call.outputs[0].ptr));
+    let (x, y) = (Place::<T>::new(call.inputs[0].ptr), Place::<Y>::new(call.outputs[0].ptr));
     let gamma = Place::<T::Wide>::new(call.inputs[1].ptr);
     // Where there is no β, the last input is γ, and nothing reads it in its place.
     let beta = Place::<T::Wide>::new(call.inputs[call.inputs.len() - 1].ptr);
@@ -184,16 +188,19 @@ unsafe fn run_forward<T: Stored, K: Centre>(cpu: &Cpu, call: &Call<'_>, eps: f64
         let (r, i) = (task * step, task * step * n);
         let count = step.min(rows - r);
         let (isa, gamma, beta) = (cpu.isa(), gamma.at(0), beta.at(0));
-        forward::<T, K>(isa, x.at(i), gamma, beta, y.at(i), mean.at(r), rstd.at(r), count, n, eps);
+        forward::<T, Y, K>(isa, x.at(i), gamma, beta, y.at(i), mean.at(r), rstd.at(r), count, n, eps);
     });
     Ok(())
 }
 
 /// The gradient of layer norm (x, γ, mean, rstd, dy → dx, dγ, dβ) or RMS norm (x, γ, rstd, dy → dx, dγ).
-unsafe fn run_backward<T: Stored, K: Centre>(cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+unsafe fn run_backward<T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
+    cpu: &Cpu,
+    call: &Call<'_>,
+) -> Result<(), Fault> {
     let (rows, n) = dims(call.inputs[0].ty, call.inputs[1].ty);
     let last = call.inputs.len() - 1;
-    let (x, dy) = (Place::<T>::new(call.inputs[0].ptr), Place::<T>::new(call.inputs[last].ptr));
+    let (x, dy) = (Place::<T>::new(call.inputs[0].ptr), Place::<Y>::new(call.inputs[last].ptr));
     let dx = Place::<T>::new(call.outputs[0].ptr);
     let gamma = Place::<T::Wide>::new(call.inputs[1].ptr);
     let mean = Place::<T::Wide>::new(call.inputs[2].ptr);
@@ -206,7 +213,7 @@ unsafe fn run_backward<T: Stored, K: Centre>(cpu: &Cpu, call: &Call<'_>) -> Resu
         let count = step.min(rows - r);
         let (dgamma, dbeta) = (parts.at(2 * task * n), parts.at((2 * task + 1) * n));
         let (isa, gamma, mean, rstd) = (cpu.isa(), gamma.at(0), mean.at(r), rstd.at(r));
-        backward::<T, K>(isa, x.at(i), gamma, mean, rstd, dy.at(i), dx.at(i), dgamma, dbeta, count, n);
+        backward::<T, Y, K>(isa, x.at(i), gamma, mean, rstd, dy.at(i), dx.at(i), dgamma, dbeta, count, n);
     });
     for (o, output) in call.outputs[1..].iter().enumerate() {
         add_parts::<T::Wide>(cpu.isa(), parts.at(o * n), n_parts, 2 * n, output.ptr.cast(), n);
@@ -219,13 +226,36 @@ fn backward_scratch(x: &Type, gamma: &Type) -> usize {
     rows.div_ceil(rows_per_part(rows, n)) * 2 * gamma.bytes()
 }
 
+/// Runs a body with names for the types of x and of y: mostly one, or f32 and 16 bits.
+macro_rules! for_norm {
+    ($types:expr, $op:expr, $t:ident, $y:ident => $body:expr) => {
+        match $types {
+            (DType::F32, DType::BF16) => {
+                type $t = f32;
+                type $y = half::bf16;
+                $body
+            }
+            (DType::F32, DType::F16) => {
+                type $t = f32;
+                type $y = half::f16;
+                $body
+            }
+            (same, _) => for_float!(same, $op, $t => {
+                type $y = $t;
+                $body
+            }),
+        }
+    };
+}
+
 macro_rules! row_kernels {
     ($norm:ident, $grad:ident, $centring:ident) => {
         impl Kernel for $norm {
             unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                let types = (call.inputs[0].ty.dtype, call.outputs[0].ty.dtype);
                 // SAFETY: the caller's promise, passed on.
-                for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe {
-                    run_forward::<T, $centring>(cpu, call, self.eps.0)
+                for_norm!(types, call.op, T, Y => unsafe {
+                    run_forward::<T, Y, $centring>(cpu, call, self.eps.0)
                 })
             }
         }
@@ -236,8 +266,9 @@ macro_rules! row_kernels {
             }
 
             unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+                let types = (call.inputs[0].ty.dtype, call.inputs[call.inputs.len() - 1].ty.dtype);
                 // SAFETY: the caller's promise, passed on.
-                for_float!(call.inputs[0].ty.dtype, call.op, T => unsafe { run_backward::<T, $centring>(cpu, call) })
+                for_norm!(types, call.op, T, Y => unsafe { run_backward::<T, Y, $centring>(cpu, call) })
             }
         }
     };

@@ -234,7 +234,7 @@ pub trait NormOps: TensorOps {
     /// γ (x - mean) / √(var + ε) + β with mean and variance over as many trailing axes as γ has.
     #[track_caller]
     fn layer_norm(&self, gamma: &Self, beta: &Self, eps: f64) -> Result<Self, Self::Error> {
-        let op = LayerNorm { eps: Scalar(eps), axes: gamma.shape().rank() };
+        let op = LayerNorm { eps: Scalar(eps), axes: gamma.shape().rank(), to: None };
         self.emit_one(op, &[self, gamma, beta], Site::here())
     }
 

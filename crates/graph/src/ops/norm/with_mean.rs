@@ -1,12 +1,14 @@
 //! What layer norm and group norm have in common: γ (x - mean) rstd + β, where only the elements that share a statistic differ.
 
-/// Writes a norm and its gradient, which differ from those of others in the file's `parts`, `leading`, `view`,
-/// `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic.
+/// Writes a norm and its gradient, which differ from those of others in the file's `parts`, `leading`, `view`, `result`,
+/// `check_dy`, `forward_examples` and `backward_examples` alone. `$sets` is the attribute that says which elements share a statistic, `$to` one that says
+/// in which type the result is written.
 macro_rules! norm_with_mean {
     (
         $(#[doc = $about:literal])+ $norm:ident = $name:literal,
         $(#[doc = $about_grad:literal])+ $grad:ident = $grad_name:literal,
         $(#[doc = $about_sets:literal])+ $sets:ident
+        $(, $(#[doc = $about_to:literal])+ $to:ident)?
     ) => {
         $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +17,7 @@ macro_rules! norm_with_mean {
             pub eps: Scalar,
             $(#[doc = $about_sets])+
             pub $sets: usize,
+            $($(#[doc = $about_to])+ pub $to: Option<DType>,)?
         }
 
         $(#[doc = $about_grad])+
@@ -40,7 +43,7 @@ macro_rules! norm_with_mean {
                 let (scale, stats) = checked_parts(x, self.$sets)?;
                 check_wide("gamma and beta", x, &scale, &[gamma, beta])?;
                 let stats = Type::new(x.dtype.accumulator(), stats);
-                Ok(smallvec![x.clone(), stats.clone(), stats])
+                Ok(smallvec![result(self, x)?, stats.clone(), stats])
             }
 
             fn keeps_apart(&self, along: &Along<'_>) -> bool {

@@ -5,6 +5,7 @@ use super::lanes::{LANES, Lanes, Wide};
 use super::narrow::Narrow;
 use super::panels::TAPS;
 use super::rows::{Rows, TILE, Walk, next_tile};
+use super::tiles::SIGNS;
 use crate::error::{Error, Result};
 use crate::ops::conv::Numbers;
 use crate::ops::layer::Layer;
@@ -118,6 +119,7 @@ unsafe fn bytes<V: Lanes, const P: usize>(strip: &Strip<'_>) {
     // SAFETY: as the caller promises; a panel has two lines, and one more for every four taps. Rows beyond the taps are any that are there:
     // their weights are zero.
     unsafe {
+        let signs = V::whole(SIGNS.as_ptr());
         for (panel, first) in (0..strip.channels).step_by(LANES).enumerate() {
             let left = strip.channels - first;
             let panel = strip.panels.add(panel * strip.panel_bytes);
@@ -132,7 +134,7 @@ unsafe fn bytes<V: Lanes, const P: usize>(strip: &Strip<'_>) {
                         });
                         for p in 0..P {
                             let x = V::interleave(rows.map(|row| row[p].add(first)), $count);
-                            sums[p] = V::plus_four(sums[p], V::flip(x), weights);
+                            sums[p] = V::plus_four(sums[p], V::xor(x, signs), weights);
                         }
                     }
                 };

@@ -24,15 +24,13 @@ pub trait Lanes: Copy {
     unsafe fn whole(from: *const u8) -> Self::Whole;
     unsafe fn all_whole(value: i32) -> Self::Whole;
     unsafe fn plus(a: Self::Whole, b: Self::Whole) -> Self::Whole;
-    unsafe fn flip(a: Self::Whole) -> Self::Whole;
+    unsafe fn xor(a: Self::Whole, b: Self::Whole) -> Self::Whole;
     /// Adds to each lane four products of an unsigned byte and a signed one.
     unsafe fn plus_four(sum: Self::Whole, unsigned: Self::Whole, signed: Self::Whole) -> Self::Whole;
     /// Four rows of sixteen bytes, of which `count` are there, as sixteen lanes of four bytes.
     unsafe fn interleave(rows: [*const u8; 4], count: usize) -> Self::Whole;
     /// Writes the first `count` sums as bytes: scaled, rounded to the nearest, halves to even.
     unsafe fn put_bytes(to: *mut u8, sums: Self::Whole, scales: Self::Floats, by: Rounding, count: usize);
-    /// The sum of all signed bytes of rows of so many.
-    unsafe fn sum(rows: impl Iterator<Item = *const u8>, count: usize) -> i32;
 }
 
 /// Asks for the line that will be read soon behind one that is read now; any address may be asked for.
@@ -118,9 +116,9 @@ impl Lanes for Wide {
     }
 
     #[inline(always)]
-    unsafe fn flip(a: __m512i) -> __m512i {
+    unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: see above.
-        unsafe { _mm512_xor_si512(a, _mm512_set1_epi8(-128)) }
+        unsafe { _mm512_xor_si512(a, b) }
     }
 
     #[inline(always)]
@@ -159,28 +157,6 @@ impl Lanes for Wide {
                 LANES.. => _mm_storeu_si128(to.cast(), value),
                 _ => _mm_mask_storeu_epi8(to.cast(), mask(count), value),
             }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn sum(rows: impl Iterator<Item = *const u8>, count: usize) -> i32 {
-        // SAFETY: see above; bytes beyond the count are not read.
-        unsafe {
-            let ones = _mm512_set1_epi8(1);
-            let mut sum = _mm512_setzero_si512();
-            let whole = count / 64 * 64;
-            for row in rows {
-                let mut at = 0;
-                while at < whole {
-                    sum = _mm512_dpbusd_epi32(sum, ones, _mm512_loadu_si512(row.add(at).cast()));
-                    at += 64;
-                }
-                if at < count {
-                    let last = _mm512_maskz_loadu_epi8((1u64 << (count - at)) - 1, row.add(at).cast());
-                    sum = _mm512_dpbusd_epi32(sum, ones, last);
-                }
-            }
-            _mm512_reduce_add_epi32(sum)
         }
     }
 }

@@ -79,18 +79,12 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 low,
                 high,
                 rounding,
-                extra: [0; TILE],
+                signs: tiles::SIGNS,
                 beyond,
             };
             // SAFETY: the processor has the level's instructions. The walk gives pointers to `deep` numbers for each of `count` pixels,
             // all panels have been packed, and `out` has `count` rows of `channels`, of which a kernel writes those that are left.
             unsafe {
-                if width == 1 {
-                    match packed.level {
-                        Level::Avx512 | Level::Amx => tiles::extras_wide(&mut tile, count),
-                        _ => tiles::extras_narrow(&mut tile, count),
-                    }
-                }
                 let mut panel = panels.start;
                 while panel < panels.end {
                     let (kernel, taken) = choose(&kernels, count, panels.end - panel);

@@ -93,9 +93,9 @@ impl<const VNNI: bool> Lanes for Narrow<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn flip(a: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe fn xor(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: see above.
-        unsafe { a.map(|a| _mm256_xor_si256(a, _mm256_set1_epi8(-128))) }
+        unsafe { Self::both(a, b, |a, b| _mm256_xor_si256(a, b)) }
     }
 
     #[inline(always)]
@@ -163,29 +163,6 @@ impl<const VNNI: bool> Lanes for Narrow<VNNI> {
                 _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
                 core::ptr::copy_nonoverlapping(all.as_ptr(), to, count);
             }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn sum(rows: impl Iterator<Item = *const u8>, count: usize) -> i32 {
-        // SAFETY: see above; bytes beyond the count are not read.
-        unsafe {
-            let (mut sums, mut sum) = (_mm256_setzero_si256(), 0i32);
-            let whole = count / 32 * 32;
-            for row in rows {
-                for at in (0..whole).step_by(32) {
-                    let bytes = _mm256_loadu_si256(row.add(at).cast());
-                    let unsigned = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
-                    sums = _mm256_add_epi64(sums, _mm256_sad_epu8(unsigned, _mm256_setzero_si256()));
-                }
-                sum = sum.wrapping_sub(128 * whole as i32);
-                for at in whole..count {
-                    sum = sum.wrapping_add(i32::from(row.add(at).cast::<i8>().read()));
-                }
-            }
-            let mut all = [0i64; 4];
-            _mm256_storeu_si256(all.as_mut_ptr().cast(), sums);
-            sum.wrapping_add(all.iter().sum::<i64>() as i32)
         }
     }
 }

@@ -8,7 +8,7 @@ use super::lanes::LANES;
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
 use crate::ops::layer::Weights;
-use crate::ops::store::{Line, Store};
+use crate::ops::store::{Line, Source, Store};
 use crate::schema::Type;
 
 /// Where packed weights lie, and how.
@@ -24,7 +24,7 @@ pub struct Packed {
     zeros: usize,
     /// Lines of a panel.
     pub panel: usize,
-    /// Whether weights are as tiles take them: signed.
+    /// Whether it is for tiles, which take operands as they are: signed.
     pub tiles: bool,
 }
 
@@ -59,6 +59,8 @@ struct Plan<'a> {
     /// Whether it is packed for tiles, and how many lines more may be read behind the panels then.
     tiles: bool,
     behind: usize,
+    /// Where in the store the scales of results are, if those are bytes.
+    scales: Option<usize>,
 }
 
 impl Plan<'_> {
@@ -72,6 +74,13 @@ impl Plan<'_> {
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
         let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + self.behind)?;
+        let Self { level, taps, deep, channels, tiles, scales, .. } = *self;
+        let addresses = [self.data, self.bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
+        let source = Source { addresses, lines: [zeros, panel, count, taps, deep], zero, scales };
+        let packed = |pack| Packed { taps, deep, channels, level, pack, zeros, panel, tiles };
+        if let Some(pack) = store.same_pack(&source, channels) {
+            return Some(packed(pack));
+        }
         if !store.may_pack(count.checked_mul(size_of::<Line>())?) {
             return None;
         }
@@ -79,9 +88,7 @@ impl Plan<'_> {
         lines.resize(zeros, Line([zero; 64]));
         write(store, &mut lines);
         lines.resize(count, Line([0; 64]));
-        store.packs.push(lines);
-        let Self { level, taps, deep, channels, tiles, .. } = *self;
-        Some(Packed { taps, deep, channels, level, pack: store.packs.len() - 1, zeros, panel, tiles })
+        Some(packed(store.add_pack(source, lines)))
     }
 
     /// A line of sixteen numbers, one a channel; zeros where there are no more channels.
@@ -138,6 +145,10 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
         channels,
         tiles: false,
         behind: 0,
+        scales: match what.numbers {
+            Numbers::Floats(_) => None,
+            Numbers::Bytes(bytes) => Some(bytes.scales),
+        },
     })
 }
 
@@ -150,8 +161,8 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
     if tiles && matches!(numbers, Numbers::Bytes(_)) && amx::allowed() {
         (plan.tiles, plan.behind) = (true, 16);
     }
-    // Otherwise weights are unsigned, 128 more than they are.
-    let flip = if plan.tiles { 0 } else { 0x80 };
+    // Otherwise operands are made unsigned, 128 more than they are.
+    let more = if plan.tiles { 0 } else { 128 };
     let (taps, deep) = (plan.taps, plan.deep);
     match numbers {
         Numbers::Floats(floats) => {
@@ -175,13 +186,13 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
                     let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
                     lines.push(plan.line(panel, |channel| {
                         let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
-                        plan.bias(channel).wrapping_sub(all.wrapping_mul(bytes.in_zero))
+                        plan.bias(channel).wrapping_sub(all.wrapping_mul(more + bytes.in_zero))
                     }));
                     lines.push(scales(store, &plan, bytes, panel));
                     for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
                         lines.push(plan.line(panel, |channel| {
                             core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                k if k < deep => row(channel)[tap * deep + k] ^ flip,
+                                k if k < deep => row(channel)[tap * deep + k],
                                 // What is beyond them is multiplied by zero.
                                 _ => 0,
                             })

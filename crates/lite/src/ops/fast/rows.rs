@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use super::panels::TAPS;
 use crate::ops::layer::Window;
+use crate::ops::window::Span;
 
 /// Pixels of a tile, at most.
 pub const TILE: usize = 16;
@@ -35,8 +36,9 @@ pub struct Walk<'w> {
     picture: usize,
     place_y: usize,
     place_x: usize,
-    /// The places along a line whose windows are inside.
-    inside: Range<usize>,
+    /// The lines, and the places along a line, whose windows are inside.
+    inside_y: Range<usize>,
+    inside_x: Range<usize>,
 }
 
 impl<'w> Walk<'w> {
@@ -53,11 +55,6 @@ impl<'w> Walk<'w> {
         let whole = pictures * window.y.places * window.x.places == pixels;
         let enough = operand.len() >= pictures * window.numbers() * width;
         let flat = window.is_flat();
-        let across = &window.x;
-        let reach = (across.size - 1) * across.dilation;
-        let end =
-            (across.length + across.before).checked_sub(reach + 1).map_or(0, |last| last / across.step + 1);
-        let inside = across.before.div_ceil(across.step)..end.min(across.places);
         (whole && enough).then_some(Self {
             window,
             operand,
@@ -68,7 +65,8 @@ impl<'w> Walk<'w> {
             picture: 0,
             place_y: 0,
             place_x: 0,
-            inside,
+            inside_y: inside(&window.y),
+            inside_x: inside(&window.x),
         })
     }
 
@@ -84,35 +82,27 @@ impl<'w> Walk<'w> {
             return (self.pixel - 1) * row + reach <= self.operand.len();
         }
         let Window { y, x, channels } = *self.window;
-        let mut last = 0;
-        let mut lane = 0;
+        let line = x.length * row;
+        // Where windows begin, as if all of them were inside; and which are not, by the line and column that they begin at.
+        let mut corners = [start; TILE];
+        let mut over = [None; TILE];
+        let (mut lane, mut end) = (0, 0);
         while lane < tile {
+            let run = (x.places - self.place_x).min(tile - lane);
             let top = (self.place_y * y.step).wrapping_sub(y.before);
-            let left = (self.place_x * x.step).wrapping_sub(x.before);
-            // Neighbours whose windows are inside are found at once.
-            let run = match self.inside.contains(&self.place_x) {
-                true => (self.inside.end - self.place_x).min(tile - lane),
-                false => 1,
-            };
-            for (element, rows) in rows[..y.size * x.size].chunks_exact_mut(x.size).enumerate() {
-                let at_y = top.wrapping_add(element * y.dilation);
-                let line = self.picture.wrapping_add(at_y.wrapping_mul(x.length * channels));
-                for (element, to) in rows.iter_mut().enumerate() {
-                    let at_x = left.wrapping_add(element * x.dilation);
-                    let to = &mut to[lane..lane + run];
-                    // Before the first is a very large number.
-                    if at_y < y.length && at_x < x.length {
-                        let (from, step) = ((line + at_x * channels) * self.width, x.step * row);
-                        last = last.max(from + (run - 1) * step);
-                        for (at, to) in to.iter_mut().enumerate() {
-                            *to = start.wrapping_add(from + at * step);
-                        }
-                    } else {
-                        to.fill(self.zeros);
-                    }
+            let first = (self.picture * self.width).wrapping_add(top.wrapping_mul(line));
+            let is_inside = self.inside_y.contains(&self.place_y);
+            for place in self.place_x..self.place_x + run {
+                let left = (place * x.step).wrapping_sub(x.before);
+                corners[lane] = start.wrapping_add(first.wrapping_add(left.wrapping_mul(row)));
+                if !(is_inside && self.inside_x.contains(&place)) {
+                    over[lane] = Some((top, left));
                 }
+                lane += 1;
             }
-            lane += run;
+            // None of these reads beyond the end of the last line of its window.
+            let bottom = (self.place_y * y.step + (y.size - 1) * y.dilation).saturating_sub(y.before);
+            end = (self.picture + (bottom.min(y.length - 1) + 1) * x.length * channels) * self.width;
             self.place_x += run;
             if self.place_x == x.places {
                 (self.place_x, self.place_y) = (0, self.place_y + 1);
@@ -121,8 +111,33 @@ impl<'w> Walk<'w> {
                 (self.place_y, self.picture) = (0, self.picture + self.window.numbers());
             }
         }
-        last + reach <= self.operand.len()
+        let taps = (0..y.size).flat_map(|down| (0..x.size).map(move |right| (down, right)));
+        let taps = taps.map(|(down, right)| (down * y.dilation, right * x.dilation));
+        for (to, (down, right)) in rows.iter_mut().zip(taps.clone()) {
+            // All lanes of a tile, whether they are asked for or not, so that vectors are added.
+            let offset = down.wrapping_mul(line).wrapping_add(right.wrapping_mul(row));
+            for (to, corner) in to.iter_mut().zip(&corners) {
+                *to = corner.wrapping_add(offset);
+            }
+        }
+        for (lane, over) in over.iter().enumerate() {
+            let Some((top, left)) = over else { continue };
+            for (to, (down, right)) in rows.iter_mut().zip(taps.clone()) {
+                // Before the first is a very large number.
+                if top.wrapping_add(down) >= y.length || left.wrapping_add(right) >= x.length {
+                    to[lane] = self.zeros;
+                }
+            }
+        }
+        end - row + reach <= self.operand.len()
     }
+}
+
+/// The places whose windows are inside.
+fn inside(span: &Span) -> Range<usize> {
+    let reach = (span.size - 1) * span.dilation;
+    let end = (span.length + span.before).checked_sub(reach + 1).map_or(0, |last| last / span.step + 1);
+    span.before.div_ceil(span.step)..end.min(span.places)
 }
 
 /// How many pixels the next tile has, of so many that are left: all of them at once, or tiles of like sizes.

@@ -120,8 +120,12 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             channels,
             pixels: outputs / channels,
         };
-        let packed = if is_depthwise { pack_depthwise(&mut kept, &what) } else { pack(&mut kept, &what) };
-        let packed = packed.expect("weights can be packed");
+        let once =
+            |kept: &mut Store| if is_depthwise { pack_depthwise(kept, &what) } else { pack(kept, &what) };
+        let packed = once(&mut kept).expect("weights can be packed");
+        let bytes = kept.packed_bytes();
+        once(&mut kept).expect("weights can be packed");
+        assert_eq!(kept.packed_bytes(), bytes, "the same weights are packed once");
         let mut found = alloc::vec![0; wanted.len()];
         let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
         match is_depthwise {
