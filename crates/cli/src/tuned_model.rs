@@ -203,7 +203,7 @@ impl TunedModel {
             training.restore_whole(&param.name, &draw(param)?)?;
         }
         if let TunedModel::Decoder { source, .. } = self {
-            source.magnitudes(&params, |param, bytes| Ok(training.restore(&param.name, bytes)?))?;
+            source.magnitudes(&params, |param, bytes| Ok(training.restore_whole(&param.name, bytes)?))?;
         }
         if let Some(adapter) = &kept.adapter {
             Adapter::open(adapter)?
