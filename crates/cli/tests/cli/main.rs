@@ -8,6 +8,7 @@ mod contract;
 mod daily_tools;
 mod data;
 mod devices;
+mod disk;
 mod doctor;
 mod eight_bit;
 mod evening;

@@ -57,7 +57,7 @@ mod linux {
     const PROT_READ_WRITE: c_int = 3;
     const MAP_SHARED: c_int = 1;
     /// What a folder in memory says that it is.
-    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+    const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
     /// Takes all bytes of a file from its disk, which a file with holes would only take as they are written.
     pub(in super::super) fn take(file: &File, bytes: u64) -> io::Result<()> {
@@ -106,7 +106,7 @@ mod linux {
     }
 
     pub(in super::super) fn is_in_memory(folder: &Path) -> bool {
-        statfs(folder).is_ok_and(|about| IN_MEMORY.contains(&i64::from(about.f_type)))
+        statfs(folder).is_ok_and(|about| IN_MEMORY.contains(&about.f_type))
     }
 }
 
