@@ -16,8 +16,6 @@ const PART: u64 = 8;
 pub(crate) struct Share {
     /// Whether pipelines must do with the least they can, because the limit is tight.
     pub(crate) is_lean: bool,
-    /// Whether ranks with shards of parameters compute anew on the way back what they made of them.
-    pub(crate) computes_anew: bool,
     /// The least with which a smaller last batch can be run, where there is one.
     pub(crate) others_floor: Bytes,
     /// What of the limit is not for pipelines: weights of a model that is only used, and the program.

@@ -225,7 +225,7 @@ impl Trainer {
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
             parts: Parts::default(),
-            anew: if share.computes_anew { Again::Computed } else { Again::Exchanged },
+            anew: Again::Exchanged,
             stages: None,
         };
         self.with_host(recipe, data, share)
@@ -294,35 +294,13 @@ impl Trainer {
         self.pipelines(self.share)?.bounded(data)
     }
 
-    /// The recipe with the pipelines that are wished for, and where there is a limit, with the least behind it. Ranks that gather parameters compute anew
-    /// what they made of them where it does not fit otherwise.
+    /// The recipe with the pipelines that are wished for, and where there is a limit, with the least behind it.
     fn attempts(&self, data: &Dataset) -> Result<Vec<(Recipe, Share)>> {
         self.check_settings()?;
-        let gathers = self.parallel == Parallel::Parameters && self.on()?.rank().ranks > 1;
-        if !gathers || self.request.limit.is_none() {
-            return self.attempts_with(data, false);
-        }
-        // Once begun, it goes on as it was begun.
-        let is_begun = self.training.as_ref().is_some_and(|training| !training.is_idle());
-        if is_begun {
-            return self.attempts_with(data, self.share.computes_anew);
-        }
-        let computed = || self.attempts_with(data, true);
-        match self.attempts_with(data, false) {
-            Ok(first) => Ok(first.into_iter().chain(computed()?).collect()),
-            Err(Error::Run(RunError::Infeasible { .. })) => computed(),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn attempts_with(&self, data: &Dataset, computes_anew: bool) -> Result<Vec<(Recipe, Share)>> {
         let is_lean =
             self.share.is_lean && self.training.as_ref().is_some_and(|training| !training.is_idle());
-        let wished = self.look_at_other_shapes(
-            data,
-            Share { is_lean, computes_anew, ..Share::default() },
-            self.request.limit,
-        )?;
+        let wished =
+            self.look_at_other_shapes(data, Share { is_lean, ..Share::default() }, self.request.limit)?;
         // What does not go with the model is told before what does not fit.
         self.recipe(data, true, wished)?;
         let wished = self.within_host(data, wished)?;

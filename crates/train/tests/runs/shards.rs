@@ -1,8 +1,6 @@
 //! Parameters in shards, statistics of batches over all ranks, f16, gradients of several steps: the losses of one rank.
 
-use plimsoll_device::Bytes;
 use plimsoll_formats::safetensors::Reader;
-use plimsoll_graph::ops::Again;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{
     Adam, Clip, Metric, Parallel, Precision, Recipe, Sequential, Training, softmax_cross_entropy,
@@ -99,45 +97,6 @@ fn parameters_in_shards_lose_as_much_as_one_rank() {
                 assert_eq!(found, came(ranks, 4, &data, made), "the same bits in every run");
             }
         }
-    }
-}
-
-/// What was computed of gathered parameters is computed anew from parameters that are gathered anew, so that a step needs fewer bytes at once.
-#[test]
-fn a_limit_that_gathered_parameters_do_not_fit_is_kept_by_computing_anew() {
-    let deep =
-        entry("gpt").sized(|size| (size.width, size.depth, size.sequence, size.heads) = (192, 6, 16, 4));
-    let floors = on_ranks(2, |device| {
-        device.scope(|| {
-            [Again::Exchanged, Again::Computed].map(|anew| {
-                let types = (deep.input(4), Type::new(DType::I64, [4, 16]));
-                let mut recipe = Recipe::cross_entropy(Adam::new(1e-3), types.0, types.1);
-                (recipe.rank, recipe.parallel, recipe.anew) = (device.rank(), Parallel::Parameters, anew);
-                recipe.request.precision = Precision::F64;
-                Training::planner(deep, recipe).unwrap().floor()
-            })
-        })
-    });
-    let [kept, anew] = floors[0];
-    // What stays otherwise are the gathered weights, of which a block has twelve squares of its width; the rest of both is the program and the rank's own.
-    let gathered = 8 * 6 * 12 * 192u64.pow(2);
-    assert!(anew.get() + gathered / 2 <= kept.get(), "{anew} and {kept} with {gathered} bytes gathered");
-    let data = samples(&deep, 16);
-    let train = |device: Device, limit: Option<Bytes>| {
-        let losses = Losses::default();
-        let mut trainer = Trainer::new(deep, softmax_cross_entropy, Adam::new(1e-3))
-            .device(device)
-            .parallel(Parallel::Parameters)
-            .precision(Precision::F64)
-            .memory_limit_bytes(limit)
-            .callback(losses.clone());
-        trainer.fit(data.clone().batch(8), Epochs(2)).unwrap();
-        losses.0.lock().unwrap().clone()
-    };
-    let one = on_ranks(1, |device| train(device, None)).remove(0);
-    let between = Bytes((kept.get() + anew.get()) / 2);
-    for found in on_ranks(2, |device| train(device, Some(between))) {
-        found.iter().zip(&one).for_each(|(a, b)| close(*a, *b, 1e-9, "computed anew"));
     }
 }
 
