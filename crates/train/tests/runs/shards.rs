@@ -42,7 +42,8 @@ pub(super) fn came(
     data: &plimsoll_data::Dataset,
     made: impl Fn(Device) -> Trainer + Sync,
 ) -> Came {
-    let folder = Scratch::new("came");
+    // Tests that run at once have folders of their own.
+    let folder = Scratch::new(&format!("came-{:?}", std::thread::current().id()));
     let found = on_ranks(ranks, |device| {
         let losses = Losses::default();
         let mut trainer = made(device.clone())
