@@ -183,8 +183,13 @@ pub struct Config {
     /// How several ranks share a training, each with its share of every batch: data (all of the model on each), shard (each has all parameters, and its
     /// shard of gradients and of the optimizer's state), parameters (its shard of those, too: they are gathered where they are used), tensor (parts of
     /// the weights, with which each computes on all samples: columns and rows of dense layers, heads, words), pipeline (a stage of the model, through which
-    /// parts of the batch go, as many samples each as --micro-batch says), auto (of those that fit the fastest). [default: data]
-    #[arg(long, help_heading = "Ranks", value_name = "auto | data | shard | parameters | tensor | pipeline")]
+    /// parts of the batch go, as many samples each as --micro-batch says), data+tensor and data+pipeline (groups of ranks that share every batch, two or as
+    /// many as data:4+tensor says, and the ranks of a group have parts or stages), auto (of those that fit the fastest). [default: data]
+    #[arg(
+        long,
+        help_heading = "Ranks",
+        value_name = "auto | data | shard | parameters | tensor | pipeline | data:N+tensor | data:N+pipeline"
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parallel: Option<String>,
     /// Let batch norms take their statistics over the samples of all ranks, as one rank with the whole batch would; otherwise each takes those

@@ -207,7 +207,7 @@ mod tests {
     /// Llama 3 on 64 A100s with rows of 8192 tokens, one a card.
     fn llama(layers: f64, width: f64, inner: f64) -> [f64; 3] {
         let a100 = Machine::known("a100-80g").unwrap();
-        let ranks = Imagined::on(&a100, Rank { rank: 0, ranks: 64 }, Some(8)).unwrap();
+        let ranks = Imagined::on(&a100, Rank::new(0, 64), Some(8)).unwrap();
         tokens_s(&sizes(layers, width, inner), &a100, &ranks, 1, 8192)
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let a100 = Machine::known("a100-80g").unwrap();
         let sizes = sizes(32.0, 4096.0, 14_336.0);
         let of = |ranks: usize| {
-            let ranks = Imagined::on(&a100, Rank { rank: 0, ranks }, None).unwrap();
+            let ranks = Imagined::on(&a100, Rank::new(0, ranks), None).unwrap();
             parted(&sizes, &a100, &ranks, 1, 8192)
         };
         let sharded = llama(32.0, 4096.0, 14_336.0);

@@ -27,33 +27,27 @@ const PATH_BYTES: usize = 4096;
 /// More ranks on one machine are a mistake.
 const MOST: usize = 256;
 
-/// Ways for ranks to share a training.
-const WAYS: [&str; 6] = ["auto", "data", "shard", "parameters", "tensor", "pipeline"];
-
 /// Whether a way to share a training is known, and can be taken.
 pub fn check(config: &Config) -> Result<(), Failure> {
     let Some(asked) = config.parallel.as_deref() else { return Ok(()) };
-    let is_divided = matches!(asked, "parameters" | "tensor" | "pipeline");
+    if asked == "auto" {
+        return Ok(());
+    }
+    let way: Parallel = asked
+        .parse()
+        .map_err(|why| Failure(format!("--parallel {asked} is not known: {why}; auto chooses one")))?;
+    let is_divided = !matches!(way, Parallel::Data | Parallel::Shard);
     if let Some(model) = config.model.as_deref().filter(|model| is_divided && is_model_file(model)) {
         return Err(Failure(format!(
             "--parallel {asked} cannot write {model} back, of whose parameters no rank has all; take --parallel shard"
         )));
-    }
-    if !WAYS.contains(&asked) {
-        return Err(Failure(format!("--parallel {asked} is not known: {}", WAYS.join(", "))));
     }
     Ok(())
 }
 
 /// What ranks have of each other's by a request that was checked. What is not settled yet is data.
 pub fn parallel(config: &Config) -> Parallel {
-    match config.parallel.as_deref() {
-        Some("shard") => Parallel::Shard,
-        Some("parameters") => Parallel::Parameters,
-        Some("tensor") => Parallel::Tensor,
-        Some("pipeline") => Parallel::Pipeline,
-        _ => Parallel::Data,
-    }
+    config.parallel.as_deref().and_then(|asked| asked.parse().ok()).unwrap_or_default()
 }
 
 /// A device as the first of so many ranks that are only planned for: on this machine, or on so many of the record of one.
@@ -72,7 +66,7 @@ pub fn imagined(
     match ranks {
         Some(ranks @ 2..) if machine.is_some() => {
             let Some(machine) = machine else { return Ok((device, None)) };
-            let imagined = Imagined::on(&machine, Rank { rank: 0, ranks }, nodes).map_err(Failure)?;
+            let imagined = Imagined::on(&machine, Rank::new(0, ranks), nodes).map_err(Failure)?;
             Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
         }
         None | Some(1) => Ok((device, None)),
@@ -84,7 +78,7 @@ pub fn imagined(
                     device.name()
                 )));
             }
-            let imagined = Imagined::here(Rank { rank: 0, ranks })?;
+            let imagined = Imagined::here(Rank::new(0, ranks))?;
             Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
         }
     }
@@ -155,9 +149,10 @@ impl World {
         if config.parallel.as_deref() != Some("auto") {
             return Ok((config, None));
         }
-        let found = strategies::plan_each(&config, device, &strategies::of_setup)?;
+        let ways = strategies::built(1);
+        let found = strategies::plan_each(&ways, &config, device, &strategies::of_setup)?;
         // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on the slowest. What is not known is less than nothing.
-        let Rank { rank, ranks } = peers.rank();
+        let Rank { rank, ranks, .. } = peers.rank();
         let mut numbers = vec![0.0; found.len() * ranks];
         for (way, plan) in found.iter().enumerate() {
             numbers[way * ranks + rank] = plan.as_ref().map_or(-1.0, |p| p.predicted_seconds);
@@ -168,8 +163,8 @@ impl World {
             fits.then(|| of_way.iter().copied().fold(0.0, f64::max))
         };
         let seconds: Vec<Option<f64>> = numbers.chunks(ranks).map(slowest).collect();
-        let (name, why) = strategies::choose(&seconds);
-        Ok((Config { parallel: Some(name.into()), ..config }, Some(why)))
+        let (name, why) = strategies::choose(&ways, &seconds);
+        Ok((Config { parallel: Some(name), ..config }, Some(why)))
     }
 
     /// Which rank this is, and of how many.
@@ -217,9 +212,16 @@ impl World {
             Parallel::Parameters => "its shard of parameters, gradients and the optimizer's state",
             Parallel::Tensor => "its part of the weights",
             Parallel::Pipeline => "a stage of the model",
+            Parallel::DataTensor(_) => "its part of the weights of its group",
+            Parallel::DataPipeline(_) => "a stage of the model of its group",
         };
-        let batch = if parallel(config).samples_of(peers.rank()).ranks == 1 { "all" } else { "its share" };
-        Some(format!("{n} ranks by {}, each with {each} and {batch} of every batch", peers.by()))
+        let batch = match parallel(config).groups() {
+            Some(_) => "its group's share",
+            None if parallel(config).samples_of(peers.rank()).ranks == 1 => "all",
+            None => "its share",
+        };
+        let groups = parallel(config).groups().map_or(String::new(), |groups| format!(" in {groups} groups"));
+        Some(format!("{n} ranks{groups} by {}, each with {each} and {batch} of every batch", peers.by()))
     }
 
     /// Tells the others that this rank ends, and why.

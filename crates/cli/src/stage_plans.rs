@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll::internals::graph::counted;
 use plimsoll::prelude::*;
-use plimsoll::ranks::{Imagined, Peers};
+use plimsoll::ranks::Imagined;
 use serde_json::{Value, json};
 
 use crate::Failure;
@@ -16,12 +16,12 @@ use crate::strategies::{Answer, Planned, Refused};
 const MOST_STAGES: usize = 8;
 
 /// Plans the stages of ranks that are only planned for, each as its own rank: what the one that holds most holds, and how long the longest takes. `plan` plans
-/// for the rank that a device is.
-pub fn plan_stages<P>(device: &Device, imagined: &Imagined, plan: P) -> Result<Answer, Failure>
+/// for the rank that a device is; there are so many stages, of the first ranks.
+pub fn plan_stages<P>(device: &Device, imagined: &Imagined, stages: usize, plan: P) -> Result<Answer, Failure>
 where
     P: Fn(&Device) -> Result<Answer, Failure>,
 {
-    let ranks = imagined.rank().ranks;
+    let ranks = stages;
     let planned = if ranks <= MOST_STAGES { (0..ranks).collect() } else { vec![0, ranks / 2, ranks - 1] };
     let mut all = Planned::default();
     for rank in planned {
@@ -39,6 +39,7 @@ where
         all.optimizer = all.optimizer.max(one.optimizer);
         if one.predicted_seconds >= all.predicted_seconds {
             (all.predicted_seconds, all.exchange_seconds) = (one.predicted_seconds, one.exchange_seconds);
+            all.calls.clone_from(&one.calls);
         }
         all.pipeline = all.pipeline.or_else(|| one.pipeline.clone());
         all.stages.push((rank, one));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll::internals::comm::{Kind, Reduce, Way};
-use plimsoll::internals::graph::ops::ExchangeKind;
+use plimsoll::internals::graph::ops::{ExchangeKind, Rank};
 use plimsoll::internals::run::Error;
 use plimsoll::internals::run::record;
 use plimsoll::nn::Pipeline;
@@ -29,7 +29,7 @@ pub struct Planned {
     pub parameters: u64,
     pub optimizer: u64,
     /// What ranks that have parts of weights exchange in a step.
-    calls: Vec<(Kind, u64)>,
+    pub calls: Vec<(Kind, Rank, u64)>,
     /// Where ranks have stages: what those come to, and each that was planned, by its rank.
     pub pipeline: Option<Pipeline>,
     pub stages: Vec<(usize, Planned)>,
@@ -45,8 +45,13 @@ pub struct Refused {
 /// What planning a way came to.
 pub type Answer = Result<Planned, Refused>;
 
-/// The ways that are built, in the order in which they are preferred where they are as fast.
-pub const BUILT: [&str; 5] = ["data", "shard", "parameters", TENSOR, PIPELINE];
+/// The ways that are built, in the order in which they are preferred where they are as fast. Ranks in groups are one group a machine, or two.
+pub fn built(machines: usize) -> Vec<String> {
+    let alone = ["data", "shard", "parameters", TENSOR, PIPELINE].map(String::from);
+    let groups = machines.max(2);
+    alone.into_iter().chain([TENSOR, PIPELINE].map(|way| format!("data:{groups}+{way}"))).collect()
+}
+
 pub const TENSOR: &str = "tensor";
 pub const PIPELINE: &str = "pipeline";
 
@@ -70,8 +75,11 @@ pub fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -
         let plan = trainer.plan(&data)?;
         let (bytes, seconds) = (plan.figures.planned, plan.figures.predicted_seconds);
         let mut planned = Planned::of(bytes, seconds, &plan.timeline()?);
-        planned.calls =
-            plan.exchanged().iter().filter_map(|(kind, bytes)| Some((call(kind)?, *bytes))).collect();
+        planned.calls = plan
+            .exchanged()
+            .iter()
+            .filter_map(|(kind, of, bytes)| Some((call(kind)?, *of, *bytes)))
+            .collect();
         planned.pipeline = trainer.pipeline(&data)?;
         planned.predicted_seconds *= planned.pipeline.as_ref().map_or(1.0, Pipeline::longer);
         Ok(planned)
@@ -90,8 +98,13 @@ pub fn plan_way(name: &str, config: &Config, device: &Device, made: &Made<'_>) -
 }
 
 /// Plans the ways that are built, on the rank that a device is.
-pub fn plan_each(config: &Config, device: &Device, made: &Made<'_>) -> Result<Vec<Answer>, Failure> {
-    BUILT.iter().map(|name| plan_way(name, config, device, made)).collect()
+pub fn plan_each(
+    ways: &[String],
+    config: &Config,
+    device: &Device,
+    made: &Made<'_>,
+) -> Result<Vec<Answer>, Failure> {
+    ways.iter().map(|name| plan_way(name, config, device, made)).collect()
 }
 
 /// The collective call that an exchange is; a message between two ranks is none.
@@ -106,32 +119,25 @@ fn call(kind: &ExchangeKind) -> Option<Kind> {
     }
 }
 
-/// Which way to take by the seconds of a step with each ([`BUILT`]), where it fits; and why.
-pub fn choose(seconds: &[Option<f64>]) -> (&'static str, String) {
-    let fitting: Vec<(&'static str, f64)> =
-        BUILT.into_iter().zip(seconds).filter_map(|(name, seconds)| Some((name, (*seconds)?))).collect();
+/// Which way to take by the seconds of a step with each ([`built`]), where it fits; and why.
+pub fn choose(ways: &[String], seconds: &[Option<f64>]) -> (String, String) {
+    let ways = || ways.iter().map(String::as_str).zip(seconds);
+    let fitting: Vec<(&str, f64)> = ways().filter_map(|(name, seconds)| Some((name, (*seconds)?))).collect();
     let Some(&first) = fitting.first() else {
-        return ("parameters", "no way fits; parameters in shards take the least".into());
+        return ("parameters".into(), "no way fits; parameters in shards take the least".into());
     };
-    let better = |best: (&'static str, f64), other: &(&'static str, f64)| {
-        if other.1 < WORTH * best.1 { *other } else { best }
-    };
-    let (name, taken) = fitting.iter().fold(first, better);
+    let (name, taken) =
+        fitting.iter().fold(first, |best, other| if other.1 < WORTH * best.1 { *other } else { best });
     let mut why = format!("{name} is taken: {} a step", duration(taken));
     for (other, seconds) in fitting.iter().filter(|(other, _)| *other != name) {
         why =
             format!("{why}, {} ({:+.0} %) with {other}", duration(*seconds), 100.0 * (seconds / taken - 1.0));
     }
-    let unfit: Vec<&str> = BUILT
-        .into_iter()
-        .zip(seconds)
-        .filter(|(_, seconds)| seconds.is_none())
-        .map(|(name, _)| name)
-        .collect();
+    let unfit: Vec<&str> = ways().filter(|(_, seconds)| seconds.is_none()).map(|(name, _)| name).collect();
     if !unfit.is_empty() {
         why = format!("{why}; {} does not fit or cannot be taken", unfit.join(" and "));
     }
-    (name, why)
+    (name.into(), why)
 }
 
 impl Planned {
@@ -161,7 +167,7 @@ impl Planned {
 
 /// A way to share a training, with what it comes to.
 struct Row {
-    name: &'static str,
+    name: String,
     what: &'static str,
     is_estimated: bool,
     planned: Answer,
@@ -172,7 +178,7 @@ struct Row {
 /// All ways side by side, and the one that is taken.
 pub struct Compared {
     rows: Vec<Row>,
-    name: &'static str,
+    name: String,
     why: String,
 }
 
@@ -190,8 +196,17 @@ impl Compared {
         let plan = |name: &str| plan_way(name, config, device, made);
         let [data, shard, parameters_too, tensor] = ["data", "shard", "parameters", TENSOR].map(plan);
         let (data, shard, parameters_too, tensor) = (data?, shard?, parameters_too?, tensor?);
-        let staged = plan_stages(device, imagined, |device| plan_way(PIPELINE, config, device, made))?;
         let topology = imagined.topology();
+        let asked = ranks::parallel(config);
+        let ways = built(asked.groups().unwrap_or(topology.machines));
+        let stages = |name: &str, stages: usize| {
+            plan_stages(device, imagined, stages, |device| plan_way(name, config, device, made))
+        };
+        let staged = stages(PIPELINE, imagined.rank().ranks)?;
+        let [.., in_parts, in_stages] = &ways[..] else { return Err(Failure("no way is built".into())) };
+        let parted_groups = plan(in_parts)?;
+        let of_group = in_stages.parse().unwrap_or(asked).model_of(imagined.rank()).ranks;
+        let staged_groups = stages(in_stages, of_group)?;
         let ranks = imagined.rank().ranks as u64;
         let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
         let in_shards = parameters_too.as_ref().ok().map(|planned| planned.parameters * ranks);
@@ -207,81 +222,98 @@ impl Compared {
             Planned { bytes: (shard.bytes + saved(shard.parameters)).min(most), ..shard }
         });
         let seconds = |planned: &Answer| planned.as_ref().ok().map(|p| p.predicted_seconds);
+        let all = [&data, &shard, &parameters_too, &tensor, &staged, &parted_groups, &staged_groups];
         let (name, why) = match config.parallel.as_deref() {
-            Some("data") => ("data", "data is asked for".into()),
-            Some(PIPELINE) => (PIPELINE, "a stage of the model for each rank is asked for".into()),
             // As `train` does here, where nothing is asked for.
             None if imagined.is_on_host() => {
-                ("data", "data is what train does unless it is asked (--parallel)".into())
+                ("data".into(), "data is what train does unless it is asked (--parallel)".into())
             }
-            Some("shard") => ("shard", "shard is asked for".into()),
-            Some("parameters") => ("parameters", "parameters in shards are asked for".into()),
-            Some(TENSOR) => (TENSOR, "parts of weights are asked for".into()),
-            _ => choose(&[&data, &shard, &parameters_too, &tensor, &staged].map(seconds)),
+            None | Some("auto") => choose(&ways, &all.map(seconds)),
+            Some(_) => (asked.to_string(), format!("{asked} is asked for")),
         };
         // What is summed on the way depends on the batch: as it is planned.
-        let sent_in_parts = tensor.as_ref().map_or((0.0, 0.0), |planned| {
-            let each = planned.calls.iter().map(|(kind, bytes)| topology.traffic(Way::Ring, *kind, *bytes));
+        let sent_in_parts = |planned: &Answer| {
+            let calls = planned.as_ref().map_or(&[][..], |planned| &planned.calls[..]);
+            let each =
+                calls.iter().map(|(kind, of, bytes)| topology.within(*of).traffic(Way::Ring, *kind, *bytes));
             each.fold((0.0, 0.0), |(a, b), (inside, between)| (a + inside, b + between))
-        });
+        };
+        let sent_by_stages = |planned: &Answer| {
+            let own =
+                planned.as_ref().map_or((0.0, 0.0), |staged| staged.sent_by_stages(topology.per_machine));
+            let gradients = sent_in_parts(planned);
+            (own.0 + gradients.0, own.1 + gradients.1)
+        };
         let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
         let rows = vec![
             Row {
-                name: "data",
+                name: "data".into(),
                 what: "all on every rank",
                 is_estimated: false,
                 planned: data,
                 sent: sent(&[ALL_REDUCE]),
             },
             Row {
-                name: "state",
+                name: "state".into(),
                 what: "optimizer state in shards",
                 is_estimated: true,
                 planned: state_only,
                 sent: halves,
             },
             Row {
-                name: "shard",
+                name: "shard".into(),
                 what: "state and gradients",
                 is_estimated: false,
                 planned: shard,
                 sent: halves,
             },
             Row {
-                name: "parameters",
+                name: "parameters".into(),
                 what: "parameters too",
                 is_estimated: false,
                 planned: parameters_too,
                 sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
             },
             Row {
-                name: TENSOR,
+                name: TENSOR.into(),
                 what: "weights, each computes its part",
                 is_estimated: false,
+                sent: sent_in_parts(&tensor),
                 planned: tensor,
-                sent: sent_in_parts,
             },
             Row {
-                name: PIPELINE,
+                name: PIPELINE.into(),
                 what: "a stage of the model each",
                 is_estimated: false,
-                sent: staged
-                    .as_ref()
-                    .map_or((0.0, 0.0), |staged| staged.sent_by_stages(topology.per_machine)),
+                sent: sent_by_stages(&staged),
                 planned: staged,
+            },
+            Row {
+                name: in_parts.clone(),
+                what: "weights, in each group",
+                is_estimated: false,
+                sent: sent_in_parts(&parted_groups),
+                planned: parted_groups,
+            },
+            Row {
+                name: in_stages.clone(),
+                what: "a stage each, in each group",
+                is_estimated: false,
+                sent: sent_by_stages(&staged_groups),
+                planned: staged_groups,
             },
         ];
         Ok(Compared { rows, name, why })
     }
 
     /// The way that is taken.
-    pub fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The settings with that way.
     pub fn chosen(&self, config: &Config) -> Config {
-        Config { parallel: Some(self.name.into()), ..config.clone() }
+        Config { parallel: Some(self.name.clone()), ..config.clone() }
     }
 
     /// Seconds of a step with the way that is taken, where exchanges go on wholly beside computation; nothing where it does not fit.
@@ -293,7 +325,7 @@ impl Compared {
     /// A table for people.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{:<12}{:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
+            "{:<17}{:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}\n",
             "--parallel",
             "in shards",
             "a rank",
@@ -307,11 +339,11 @@ impl Compared {
         );
         for Row { name, what, is_estimated, planned, sent } in &self.rows {
             let what = format!("{what}{}", if *is_estimated { " *" } else { "" });
-            let what = if *name == "data" { "nothing".to_string() } else { what };
+            let what = if name == "data" { "nothing".to_string() } else { what };
             match planned {
                 Ok(p) => writeln!(
                     text,
-                    "{name:<12}{what:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
+                    "{name:<17}{what:<32}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}{:>12}",
                     Bytes(p.bytes).to_string(),
                     Bytes(p.parameters).to_string(),
                     Bytes(p.optimizer).to_string(),
@@ -322,7 +354,7 @@ impl Compared {
                     Bytes(sent.1 as u64).to_string(),
                 )
                 .ok(),
-                Err(Refused { why, .. }) => writeln!(text, "{name:<12}{what:<32}  {why}").ok(),
+                Err(Refused { why, .. }) => writeln!(text, "{name:<17}{what:<32}  {why}").ok(),
             };
         }
         text +=
@@ -353,22 +385,24 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
-    use super::choose;
+    use super::{built, choose};
 
     #[test]
     fn shards_parts_and_stages_are_taken_where_they_must_be_or_are_worth_it() {
-        let all = |ways: [f64; 5]| choose(&ways.map(Some)).0;
+        let of = |seconds: &[Option<f64>]| choose(&built(1), seconds);
+        let all = |ways: [f64; 5]| of(&ways.map(Some)).0;
         assert_eq!(all([1.0; 5]), "data");
-        assert_eq!(choose(&[Some(1.0), Some(0.9), Some(0.88), None, None]).0, "shard");
+        assert_eq!(of(&[1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.89].map(Some)).0, "data:2+tensor");
+        assert_eq!(of(&[Some(1.0), Some(0.9), Some(0.88), None, None]).0, "shard");
         assert_eq!(all([1.0, 0.99, 0.8, 0.79, 0.79]), "parameters");
         assert_eq!(all([1.0, 0.99, 0.8, 0.7, 0.69]), "tensor");
         assert_eq!(all([1.0, 0.99, 0.8, 0.7, 0.5]), "pipeline");
-        let (name, why) = choose(&[None, Some(2.0), Some(3.0), None, None]);
+        let (name, why) = of(&[None, Some(2.0), Some(3.0), None, None]);
         assert_eq!(name, "shard");
         assert!(why.contains("data") && why.contains("not fit") && why.contains("with parameters"), "{why}");
-        assert_eq!(choose(&[None, None, Some(3.0), None, None]).0, "parameters");
-        assert_eq!(choose(&[None, None, None, None, Some(3.0)]).0, "pipeline");
-        assert_eq!(choose(&[Some(1.0), None, None, None, None]).0, "data");
-        assert!(choose(&[None; 5]).1.contains("no way fits"));
+        assert_eq!(of(&[None, None, Some(3.0), None, None]).0, "parameters");
+        assert_eq!(of(&[None, None, None, None, Some(3.0)]).0, "pipeline");
+        assert_eq!(of(&[Some(1.0), None, None, None, None]).0, "data");
+        assert!(of(&[None; 5]).1.contains("no way fits"));
     }
 }

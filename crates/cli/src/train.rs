@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// The number of the signal that asks a process to end.
-const SIGTERM: u8 = 15;
+pub const SIGTERM: u8 = 15;
 
 /// The memory limit of the demo: a little above its least, so that it shows what a limit does. A debug build is itself larger.
 const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "50MiB" } else { "30MiB" };
@@ -322,7 +322,7 @@ impl Run<'_> {
             }
             if world.text(self.config).is_some() {
                 line["ranks"] = world.rank().ranks.into();
-                line["parallel"] = crate::ranks::parallel(self.config).name().into();
+                line["parallel"] = crate::ranks::parallel(self.config).to_string().into();
             }
             say!("{line}");
         }

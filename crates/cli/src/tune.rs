@@ -7,7 +7,7 @@ use crate::decoder_setup;
 use crate::encoder_setup::EncoderArgs;
 use crate::folder::Folder;
 use crate::lora_args::LoraArgs;
-use crate::ranks::World;
+use crate::ranks::{self, World};
 use crate::session::Session;
 use crate::train::last_checkpoint;
 use crate::tune_run::{self, Kept, TuneRun};
@@ -57,9 +57,9 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         return Err(Stop::Usage(why.into()));
     }
     asked.model = folder.as_deref().map(|folder| absolute(&folder.to_string_lossy())).transpose()?;
-    if let Some(parallel) = asked.parallel.as_deref().filter(|way| !matches!(*way, "data" | "shard")) {
-        let why = "plimsoll tune has all parameters on every rank, to write them; take data or shard (plimsoll plan says what others would take)";
-        return Err(Stop::Usage(format!("--parallel {parallel}: {why}")));
+    if asked.parallel.as_deref() == Some("auto") {
+        let why = "--parallel auto is not for plimsoll tune; name a way (plimsoll plan FOLDER --ranks N compares them)";
+        return Err(Stop::Usage(why.into()));
     }
     decoder_setup::check(&asked).map_err(Stop::usage)?;
     check::check(&asked).map_err(Stop::usage)?;
@@ -106,6 +106,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 fn joined(session: &Session, config: &Config, kept: Kept, model: &Path, world: &World) -> Result<(), Stop> {
     let device = world.on(device_args::device(config)?);
     let tuned = TunedModel::open(model, &kept, config)?;
+    tuned.check_parallel(ranks::parallel(config)).map_err(Stop::usage)?;
     if !world.is_first() {
         return device.scope(|| tune_run::follow(session, config, world, &device, tuned));
     }

@@ -7,7 +7,7 @@ use plimsoll::internals::device::process;
 use plimsoll::internals::run::record::Event;
 use plimsoll::nn::Training;
 use plimsoll::prelude::*;
-use plimsoll::train::{CsvLog, JsonLines, NoticeLog, StepLog};
+use plimsoll::train::{CsvLog, Ended, JsonLines, NoticeLog, StepLog};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ use crate::lora_args::LoraArgs;
 use crate::plan_text::About;
 use crate::ranks::World;
 use crate::session::Session;
-use crate::train::heard;
+use crate::train::{SIGTERM, heard};
 use crate::tuned_model::TunedModel;
 use crate::{Failure, Stop, ending, profile, records};
 
@@ -96,6 +96,11 @@ pub fn follow(
     // The first signal is a wish that all ranks hear of, and no end of this one alone.
     let _signals = Signals::listen(&trainer.stop_handle())?;
     trainer.fit(&data, Epochs(epochs)).map_err(|error| heard(rank, error, &folder, "tune"))?;
+    // What the first writes is put together of what each has; not where somebody ended the run, which it goes on from then.
+    let has_parts = trainer.training().is_some_and(Training::has_sharded_parameters);
+    if has_parts && !matches!(trainer.ended(), Some(Ended::Stopped { .. })) {
+        trainer.whole_trained().map_err(|error| heard(rank, error, &folder, "tune"))?;
+    }
     Ok(())
 }
 
@@ -174,7 +179,9 @@ pub fn tune(
         return Err(heard(0, error, folder, "tune"));
     }
     profile::keep(session, folder, &mut trainer)?;
-    run.finish(&trainer, &tuned, signals.received())
+    // Another rank may have had the signal.
+    let signal = signals.received().or((world.rank().ranks > 1).then_some(SIGTERM));
+    run.finish(&trainer, &tuned, signal)
 }
 
 impl TuneRun<'_> {

@@ -8,7 +8,7 @@ use plimsoll::hub::{
     Tokenizer, Tuning, Unmatched, save_adapter, save_encoder, save_model,
 };
 use plimsoll::internals::graph::counted;
-use plimsoll::nn::Param;
+use plimsoll::nn::{Parallel, Param};
 use plimsoll::prelude::*;
 
 use crate::config::Config;
@@ -200,14 +200,14 @@ impl TunedModel {
         let adapters = params.iter().filter(|param| hub::Decoder::tensor_name(&param.name).is_none());
         let draw = |param: &Param| param.init.draw(&param.name, &param.ty, seed)?.to_bytes();
         for param in adapters {
-            training.restore(&param.name, &draw(param)?)?;
+            training.restore_whole(&param.name, &draw(param)?)?;
         }
         if let TunedModel::Decoder { source, .. } = self {
-            source.magnitudes(&params, |param, bytes| Ok(training.restore(&param.name, bytes)?))?;
+            source.magnitudes(&params, |param, bytes| Ok(training.restore_whole(&param.name, bytes)?))?;
         }
         if let Some(adapter) = &kept.adapter {
             Adapter::open(adapter)?
-                .load(&params, |param, bytes| Ok(training.restore(&param.name, bytes)?))?;
+                .load(&params, |param, bytes| Ok(training.restore_whole(&param.name, bytes)?))?;
         }
         let give =
             |param: &Param, at: usize, bytes: &[u8]| Ok(training.restore_bytes(&param.name, at, bytes)?);
@@ -216,18 +216,33 @@ impl TunedModel {
             TunedModel::Encoder { source, .. } => source.load_in_pieces(&params, give)?,
         };
         for param in params.iter().filter(|param| unmatched.anew.contains(&param.name)) {
-            training.restore(&param.name, &draw(param)?)?;
+            training.restore_whole(&param.name, &draw(param)?)?;
         }
         Ok(unmatched)
     }
 
-    /// Writes what was tuned into a run's folder; where to.
+    /// Refuses ranks that have parts of what is written whole: of adapters alone, which are few, they are put together.
+    pub fn check_parallel(&self, parallel: Parallel) -> Result<(), Failure> {
+        let is_whole = matches!(parallel, Parallel::Data | Parallel::Shard);
+        let has_adapters = matches!(self, TunedModel::Decoder { setup, .. } if matches!(setup.decoder.tuning, Tuning::Lora(_)));
+        if is_whole || has_adapters {
+            return Ok(());
+        }
+        Err(Failure(format!(
+            "--parallel {parallel}: plimsoll tune has all parameters on every rank, to write them, unless it tunes adapters (--lora); take data or shard \
+             (plimsoll plan says what others would take)"
+        )))
+    }
+
+    /// Writes what was tuned into a run's folder; where to. Where ranks have parts of it, the others call [`Trainer::whole_trained`].
     pub fn save(&self, run: &Path, trainer: &Trainer) -> Result<PathBuf, Failure> {
         let (values, path) = (trainer.parameters(), run.join("model"));
         match self {
             TunedModel::Decoder { setup, source } => match &setup.decoder.tuning {
                 Tuning::Lora(lora) => {
                     let (path, base) = (run.join("adapter"), source.path.to_string_lossy());
+                    let whole = trainer.whole_trained()?;
+                    let values = whole.iter().map(|(param, value)| (param, value));
                     save_adapter(&path, lora, setup.decoder.config.family, &base, values)?;
                     return Ok(path);
                 }

@@ -1,5 +1,7 @@
 //! One call under way: its messages of this round, and what is done when they have come.
 
+use plimsoll_graph::ops::Rank;
+
 use crate::call::{Header, Kind};
 use crate::communicator::{Buffers, Traffic};
 use crate::element::combine;
@@ -17,6 +19,8 @@ struct Pending {
 pub(crate) struct Active {
     pub ticket: u64,
     pub header: Header,
+    /// Which rank of those that make the call this one is.
+    of: Rank,
     schedule: Schedule,
     tag: Tag,
     buffers: Buffers,
@@ -32,21 +36,28 @@ unsafe impl Send for Active {}
 impl Active {
     /// # Safety
     /// The promise of `Communicator::start`.
-    pub unsafe fn new(ticket: u64, header: Header, tag: Tag, schedule: Schedule, buffers: Buffers) -> Active {
+    pub unsafe fn new(
+        ticket: u64,
+        header: Header,
+        tag: Tag,
+        (of, schedule): (Rank, Schedule),
+        buffers: Buffers,
+    ) -> Active {
         let headers = vec![header.encode(), [0; Header::BYTES]];
-        Active { ticket, header, schedule, tag, buffers, round: 0, pending: Vec::new(), headers }
+        Active { ticket, header, of, schedule, tag, buffers, round: 0, pending: Vec::new(), headers }
     }
 
     /// Begins: own values where they belong, headers, and the first round.
     pub fn begin(&mut self, link: &dyn PointToPoint, traffic: &mut Traffic) -> Result<(), CommError> {
         self.place_own();
-        let (rank, ranks) = (link.rank(), link.ranks());
+        let Rank { rank, ranks, .. } = self.of;
+        let other = |rank: usize| Some(self.of.among_all(link.rank(), rank % ranks));
         let (to, from) = match self.header.call.kind {
             _ if ranks == 1 => (None, None),
             Kind::Send { to } => (Some(to), None),
             Kind::Receive { from } => (None, Some(from)),
             // Around a ring: where not all ranks are in the same call, two neighbours are not.
-            _ => (Some((rank + 1) % ranks), Some((rank + ranks - 1) % ranks)),
+            _ => (other(rank + 1), other(rank + ranks - 1)),
         };
         let [own, other] = [0, 1].map(|i| self.headers[i].as_mut_ptr());
         if let Some(peer) = to {
@@ -123,27 +134,28 @@ impl Active {
 
     fn post(&mut self, link: &dyn PointToPoint, traffic: &mut Traffic) -> Result<(), CommError> {
         let mut failed = None;
-        let (tag, schedule) = (self.tag, self.schedule);
+        let (tag, schedule, of) = (self.tag, self.schedule, self.of);
         schedule.messages(self.round, |message| {
             if failed.is_some() {
                 return;
             }
+            let peer = of.among_all(link.rank(), message.peer);
             let bytes = message.values.len() * self.header.call.dtype.bytes();
             let at = self.at(&message);
             // SAFETY: the schedule stays within the lengths that the caller promised; the bytes stay until the call is complete
             // or cancelled.
             let transfer = unsafe {
                 match message.is_sent {
-                    true => link.send(message.peer, tag, at, bytes),
-                    false => link.receive(message.peer, tag, at, bytes),
+                    true => link.send(peer, tag, at, bytes),
+                    false => link.receive(peer, tag, at, bytes),
                 }
             };
             match transfer {
                 Ok(transfer) => {
-                    self.pending.push(Pending { transfer, peer: message.peer, is_header: false });
+                    self.pending.push(Pending { transfer, peer, is_header: false });
                     count(traffic, message.is_sent, bytes);
                 }
-                Err(fault) => failed = Some((message.peer, fault)),
+                Err(fault) => failed = Some((peer, fault)),
             }
         });
         match failed {

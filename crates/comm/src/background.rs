@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
+use plimsoll_graph::ops::Rank;
+
 use crate::call::Call;
 use crate::communicator::{Buffers, Communicator, Ticket, Traffic};
 use crate::error::{CommError, Result};
@@ -102,9 +104,18 @@ impl Communicator for Background {
         self.ranks.scratch_bytes(call)
     }
 
+    fn scratch_within(&self, of: Rank, call: &Call) -> usize {
+        self.ranks.scratch_within(of, call)
+    }
+
     unsafe fn start(&self, call: &Call, buffers: Buffers) -> Result<Ticket> {
         // SAFETY: the caller's promise, passed on.
-        let ticket = unsafe { self.ranks.start(call, buffers) };
+        unsafe { self.start_within(self.ranks.all(), call, buffers) }
+    }
+
+    unsafe fn start_within(&self, of: Rank, call: &Call, buffers: Buffers) -> Result<Ticket> {
+        // SAFETY: the caller's promise, passed on.
+        let ticket = unsafe { self.ranks.start_within(of, call, buffers) };
         self.wake();
         ticket
     }

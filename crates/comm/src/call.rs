@@ -3,6 +3,7 @@
 use std::fmt;
 
 use plimsoll_graph::DType;
+use plimsoll_graph::ops::Rank;
 
 /// How values of several ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +92,17 @@ pub struct Call {
 }
 
 impl Call {
+    /// The same, with the ranks of a group named as they are among all: `own` is which of those this one is.
+    pub(crate) const fn among_all(self, of: Rank, own: usize) -> Call {
+        let kind = match self.kind {
+            Kind::Broadcast { root } => Kind::Broadcast { root: of.among_all(own, root) },
+            Kind::Send { to } => Kind::Send { to: of.among_all(own, to) },
+            Kind::Receive { from } => Kind::Receive { from: of.among_all(own, from) },
+            kind => kind,
+        };
+        Call { kind, ..self }
+    }
+
     /// Bytes of all its values.
     pub const fn bytes(&self) -> usize {
         self.len.saturating_mul(self.dtype.bytes())
@@ -116,7 +128,7 @@ impl fmt::Display for Call {
 /// A call and its number, as ranks compare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Counted from 0: collectives over all ranks, sends and receives for each pair.
+    /// Counted from 0: collectives over all ranks, and over those of a group; sends and receives for each pair.
     pub number: u64,
     pub call: Call,
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use plimsoll_graph::ops::Rank;
+
 use crate::call::Call;
-use crate::error::Result;
+use crate::error::{CommError, Result};
 
 /// A call that was started. It is waited for, or tested until it is complete.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -99,6 +101,31 @@ pub trait Communicator: Send + Sync {
     /// # Errors
     /// The call makes no sense, or the ranks have failed before.
     unsafe fn start(&self, call: &Call, buffers: Buffers) -> Result<Ticket>;
+
+    /// As [`Communicator::scratch_bytes`], of a call that a group of ranks makes.
+    fn scratch_within(&self, of: Rank, call: &Call) -> usize {
+        debug_assert!(of.ranks <= self.ranks());
+        self.scratch_bytes(call)
+    }
+
+    /// As [`Communicator::start`], of a call that a group of ranks makes: this one as `of`, and the others of its group.
+    ///
+    /// # Safety
+    /// As of [`Communicator::start`].
+    ///
+    /// # Errors
+    /// As of [`Communicator::start`], and where this backend knows all ranks alone.
+    unsafe fn start_within(&self, of: Rank, call: &Call, buffers: Buffers) -> Result<Ticket> {
+        if of.ranks != self.ranks() {
+            let why = format!(
+                "{} has no groups of ranks; ranks that exchange messages have (threads, MPI, TCP)",
+                self.backend()
+            );
+            return Err(CommError::Invalid { call: call.to_string(), why });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.start(call, buffers) }
+    }
 
     /// Moves along and says whether a call is complete.
     ///

@@ -4,6 +4,8 @@
 //! every rank adds a latency. Short all-reduces go *along a tree* instead, with fewer steps; the faster one is counted. *In two levels*
 //! a program goes by itself that has a call among the ranks of a machine, and one among machines between ranks of the same place.
 
+use plimsoll_graph::ops::Rank;
+
 use crate::call::Kind;
 use crate::link::Link;
 use crate::machine::Machine;
@@ -63,6 +65,22 @@ impl Topology {
     /// All ranks behind one measured link.
     pub fn flat(ranks: usize, link: Link) -> Topology {
         Topology { per_machine: ranks, machines: 1, call_latency: 0.0, inside: link, between: link }
+    }
+
+    /// The same links for a group of these ranks.
+    ///
+    /// ```
+    /// use plimsoll_comm::{Machine, Topology};
+    /// use plimsoll_graph::ops::Rank;
+    /// let all = Topology::of(&Machine::known("h200").unwrap(), 16);
+    /// let (in_group, of_groups) = Rank::new(0, 16).grouped(2);
+    /// assert_eq!((all.within(in_group).per_machine, all.within(in_group).machines), (8, 1));
+    /// assert_eq!((all.within(of_groups).per_machine, all.within(of_groups).machines), (1, 2));
+    /// ```
+    #[must_use]
+    pub fn within(&self, of: Rank) -> Topology {
+        let per_machine = (self.per_machine / of.stride).clamp(1, of.ranks);
+        Topology { per_machine, machines: of.ranks.div_ceil(per_machine), ..*self }
     }
 
     /// How many ranks there are.

@@ -21,7 +21,7 @@ use crate::schedule::Schedule;
 /// use plimsoll_comm::Imagined;
 /// use plimsoll_device::Peers;
 /// use plimsoll_graph::ops::Rank;
-/// let rank = Imagined::here(Rank { rank: 0, ranks: 4 })?;
+/// let rank = Imagined::here(Rank::new(0, 4))?;
 /// assert_eq!(rank.rank().ranks, 4);
 /// assert!(rank.link().bandwidth > 1e6);
 /// # Ok::<(), plimsoll_comm::CommError>(())
@@ -49,9 +49,9 @@ impl Imagined {
     /// use plimsoll_comm::{Imagined, Machine};
     /// use plimsoll_graph::ops::Rank;
     /// let h200 = Machine::known("h200").unwrap();
-    /// let rank = Imagined::on(&h200, Rank { rank: 0, ranks: 64 }, Some(16)).unwrap();
+    /// let rank = Imagined::on(&h200, Rank::new(0, 64), Some(16)).unwrap();
     /// assert_eq!(rank.topology().per_machine, 4);
-    /// assert!(Imagined::on(&h200, Rank { rank: 0, ranks: 64 }, Some(4)).is_err());
+    /// assert!(Imagined::on(&h200, Rank::new(0, 64), Some(4)).is_err());
     /// ```
     ///
     /// # Errors
@@ -132,12 +132,12 @@ impl Peers for Imagined {
         if !self.is_on_host {
             return 0;
         }
-        Schedule::new(call(exchange, x), self.rank.rank, self.rank.ranks).scratch_bytes()
+        Schedule::new(call(exchange, x), exchange.of.rank, exchange.of.ranks).scratch_bytes()
     }
 
     fn seconds(&self, exchange: &Exchange, x: &Type) -> f64 {
         let call = call(exchange, x);
-        self.topology.seconds(call.kind, call.bytes() as u64)
+        self.topology.within(exchange.of).seconds(call.kind, call.bytes() as u64)
     }
 
     unsafe fn exchange(&self, exchange: &Exchange, _: Exchanged<'_>) -> Result<(), Fault> {

@@ -85,7 +85,7 @@ fn fault(op: &'static str, why: &CommError) -> Fault {
 
 impl<C: Communicator> Peers for Connected<C> {
     fn rank(&self) -> Rank {
-        Rank { rank: self.ranks.rank(), ranks: self.ranks.ranks() }
+        Rank::new(self.ranks.rank(), self.ranks.ranks())
     }
 
     fn by(&self) -> &str {
@@ -97,12 +97,12 @@ impl<C: Communicator> Peers for Connected<C> {
     }
 
     fn scratch(&self, exchange: &Exchange, x: &Type) -> usize {
-        self.ranks.scratch_bytes(&call(exchange, x))
+        self.ranks.scratch_within(exchange.of, &call(exchange, x))
     }
 
     fn seconds(&self, exchange: &Exchange, x: &Type) -> f64 {
         let call = call(exchange, x);
-        Topology::flat(self.ranks.ranks(), self.link).seconds(call.kind, call.bytes() as u64)
+        Topology::flat(exchange.of.ranks, self.link).seconds(call.kind, call.bytes() as u64)
     }
 
     unsafe fn exchange(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<(), Fault> {
@@ -176,7 +176,8 @@ impl<C: Communicator> Connected<C> {
             scratch_bytes: scratch.len(),
         };
         // SAFETY: the caller's promise.
-        unsafe { self.ranks.start(&call, buffers) }.map_err(|why| fault(Rule::name(exchange), &why))
+        let started = unsafe { self.ranks.start_within(exchange.of, &call, buffers) };
+        started.map_err(|why| fault(Rule::name(exchange), &why))
     }
 }
 

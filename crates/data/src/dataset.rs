@@ -347,7 +347,7 @@ impl Dataset {
     /// use plimsoll_graph::ops::Rank;
     ///
     /// let data = Dataset::columns([Column::memory("x", (0..7i64).collect::<Vec<_>>(), [])?])?.batch(4);
-    /// let second = data.shared(Rank { rank: 1, ranks: 2 });
+    /// let second = data.shared(Rank::new(1, 2));
     /// let batches: Vec<_> = second.batches()?.collect::<Result<_, _>>()?;
     /// assert_eq!(batches[0].field(0).unwrap().get::<i64>()?, [2, 3]);
     /// // Of the last three, the first rank has two.

@@ -6,6 +6,7 @@ mod layout;
 mod ranks;
 mod recipe;
 pub(crate) mod shards;
+mod splits;
 mod stages;
 
 pub use recipe::{Clip, Parallel, Recipe};
@@ -389,11 +390,12 @@ impl Training {
         let Some(share) = self.share else {
             return Err(refuse("is told its share of a batch, which no ranks share"));
         };
-        // Each has all samples, and its share of the loss, which stays as it is.
+        // Where each has all samples, its share of the loss stays as it is.
         if self.parallel == Parallel::Tensor {
             return Ok(());
         }
-        let of_batch = samples as f64 / whole.max(1) as f64;
+        let alike = if self.parallel.is_tensor() { self.parallel.model_of(self.rank).ranks } else { 1 };
+        let of_batch = samples as f64 / (whole.max(1) * alike) as f64;
         self.step.set_state(share.of_batch, &of_batch.to_ne_bytes())?;
         self.step.set_state(share.first, &(first as i64).to_ne_bytes())
     }
@@ -452,7 +454,7 @@ impl Training {
         let Some(divided) = self.wholes.iter().find(|divided| divided.at == part) else {
             return self.step.set_state_bytes(part, at, bytes);
         };
-        let pieces = divided.pieces(self.rank.ranks);
+        let pieces = divided.pieces();
         for (of_whole, of_part) in pieces.own_within(self.rank.rank, at..at + bytes.len()) {
             let own = &bytes[of_whole.start - at..of_whole.end - at];
             self.step.set_state_bytes(part, of_part, own)?;
@@ -470,7 +472,7 @@ impl Training {
                 name,
                 own,
                 whole: divided.map_or(own.ty(), |divided| &divided.whole),
-                pieces: divided.map(|divided| divided.pieces(self.rank.ranks)),
+                pieces: divided.map(|divided| divided.pieces()),
             }
         })
         .filter(|part| !part.name.starts_with(OF_RANKS))
@@ -513,7 +515,7 @@ impl Training {
         if bytes.len() != whole.bytes() {
             return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let own = divided.pieces(self.rank.ranks).part(self.rank.rank, bytes);
+        let own = divided.pieces().part(self.rank.rank, bytes);
         self.restore_own(name, &own)
     }
 
@@ -540,7 +542,16 @@ impl Training {
 
     /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.
     pub fn exchanges(&self) -> Vec<String> {
-        self.stages.as_ref().map_or_else(|| self.step.exchanges(), |stages| stages.said())
+        if let Some(stages) = &self.stages {
+            return stages.said();
+        }
+        let mut said = self.step.exchanges();
+        if self.parallel.groups().is_some() {
+            // Groups may have one sample more or less, and exchange as much more within.
+            let kind = |text: &str| text.split([' ', '(', '[']).next().map_or(0, str::len);
+            said.iter_mut().for_each(|text| text.truncate(kind(text)));
+        }
+        said
     }
 
     /// The number of trained elements.

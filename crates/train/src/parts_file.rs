@@ -76,6 +76,7 @@ fn write_own(path: &Path, parts: &[OfRanks<'_>], places: &[u64], rank: Rank) -> 
     let mut staged = Staged::default();
     for (part, place) in parts.iter().zip(places) {
         let own = match &part.pieces {
+            Some(pieces) if !pieces.is_writer(rank.rank) => continue,
             Some(pieces) => pieces.own_within(rank.rank, 0..part.whole.bytes()),
             None if rank.rank == 0 => vec![(0..part.whole.bytes(), 0)],
             None => continue,

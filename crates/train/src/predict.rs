@@ -124,6 +124,12 @@ impl Trainer {
         if self.samples_of()?.ranks == 1 {
             return Ok((sum, samples));
         }
+        // So did those of a group: one of them says it.
+        let is_said = self.parallel.model_of(self.on()?.rank()).rank == 0;
+        let (sum, samples) = if is_said { (sum, samples) } else { (0.0, 0) };
+        if !is_said {
+            totals.iter_mut().for_each(Vec::clear);
+        }
         // A rank without a sample does not know how many sums a metric has.
         let mut lengths: Vec<f64> = totals.iter().map(|total| total.len() as f64).collect();
         let mut has = [f64::from(u8::from(samples > 0))];

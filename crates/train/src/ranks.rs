@@ -79,7 +79,7 @@ impl Trainer {
             ("the version", env!("CARGO_PKG_VERSION").into()),
             ("the program", program::digest()),
             ("the memory limit", limit),
-            ("the way to share the training (--parallel)", self.parallel.name().into()),
+            ("the way to share the training (--parallel)", self.parallel.to_string()),
             ("whether batch norm is of all ranks (--sync-batch-norm)", self.sync_batch_norm.to_string()),
             ("the optimizer", terms.optimizer.clone()),
             ("the seed", terms.seed.to_string()),

@@ -98,8 +98,15 @@ fn ranks_tune_as_one_and_the_first_writes() {
         losses
     };
     let one = tuned("one", &[]);
-    for parallel in ["data", "shard"] {
-        let two = tuned(parallel, &["--ranks", "2", "--parallel", parallel]);
+    for (parallel, ranks) in [
+        ("data", "2"),
+        ("shard", "2"),
+        ("parameters", "2"),
+        ("tensor", "2"),
+        ("pipeline", "2"),
+        ("data:2+tensor", "4"),
+    ] {
+        let two = tuned(parallel, &["--ranks", ranks, "--parallel", parallel]);
         assert_eq!(two.len(), one.len());
         for (a, b) in two.iter().zip(&one) {
             assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{parallel}: {two:?} and {one:?}");
@@ -107,6 +114,8 @@ fn ranks_tune_as_one_and_the_first_writes() {
     }
     let why = tune(&folder, &data, &scratch.path("no"), &["--parallel", "pipeline"]).unwrap_err();
     assert!(why.contains("plimsoll tune has all parameters on every rank"), "{why}");
+    let why = tune(&folder, &data, &scratch.path("no"), &["--parallel", "shard+tensor"]).unwrap_err();
+    assert!(why.contains("data+tensor and data+pipeline are built"), "{why}");
 }
 
 #[test]

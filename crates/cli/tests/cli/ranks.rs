@@ -142,7 +142,9 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     let rows = line["strategies"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["parallel"].as_str().unwrap()).collect();
-    assert_eq!(names, ["data", "state", "shard", "parameters", "tensor", "pipeline"]);
+    let alone = ["data", "state", "shard", "parameters", "tensor", "pipeline"];
+    // A group a machine.
+    assert_eq!(names, [&alone[..], &["data:128+tensor", "data:128+pipeline"]].concat());
     // Of two layers of this width, columns can be cut so often, and heads cannot.
     assert!(bytes(&rows[4], "parameter_bytes") < bytes(&rows[0], "parameter_bytes"), "{}", rows[4]);
     // Two layers have no thousand stages.
@@ -165,6 +167,11 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     assert!(time(&far) > time(&near), "{near} {far}");
     let parameters = |row: usize| near["strategies"][row]["parameter_bytes"].as_f64().unwrap();
     assert!(parameters(4) < 0.1 * parameters(0), "{near}");
+    // Two groups of eight: an eighth of the weights, and nothing but its own gradients goes to the other machine.
+    let grouped = &near["strategies"][6];
+    assert!(grouped["parallel"] == "data:2+tensor" && parameters(6) < 0.3 * parameters(0), "{grouped}");
+    let between = |row: usize| near["strategies"][row]["sent_between_bytes"].as_f64().unwrap();
+    assert!(between(6) > 0.0 && between(6) < between(4), "{near}");
     for (more, why) in [
         ("--batch 64 --ranks 16 --nodes 1", "has 8 cards"),
         ("--batch 64 --ranks 16 --nodes 3", "do not lie evenly"),
@@ -220,6 +227,10 @@ fn what_is_not_built_and_what_differs_is_refused_by_name() {
     let why = refused(&format!("train {SMALL} --parallel pipelines"));
     assert!(why.contains("--parallel pipelines is not known") && why.contains("tensor, pipeline"), "{why}");
     assert!(refused(&format!("train {SMALL} --parallel widely")).contains("not known"));
+    let why = refused(&format!("train {SMALL} --parallel shard+tensor"));
+    assert!(why.contains("data+tensor and data+pipeline are built"), "{why}");
+    let why = refused(&format!("plan {SMALL} --ranks 3 --parallel data+tensor"));
+    assert!(why.contains("3 ranks are not 2 groups"), "{why}");
     assert!(refused(&format!("train {SMALL} --ranks 0")).contains("--ranks 0"));
     for parallel in ["data", "pipeline"] {
         let scratch = Scratch::new(&format!("ranks-differ-{parallel}"));
@@ -325,7 +336,7 @@ fn mpirun_trains_as_one() {
     };
     let one = lines(&settings("one").split(' ').collect::<Vec<_>>()).unwrap();
     for (name, options) in launchers {
-        for (n, parallel) in [("2", "data"), ("3", "data"), ("3", "pipeline")] {
+        for (n, parallel) in [("2", "data"), ("3", "data"), ("3", "pipeline"), ("4", "data+tensor")] {
             let mut command = Command::new(name);
             command.args(options).args(if options.is_empty() { &[][..] } else { &vader[..] }).args(["-n", n]);
             let own = plimsoll();

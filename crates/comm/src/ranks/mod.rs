@@ -8,6 +8,8 @@ mod waiting;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use plimsoll_graph::ops::Rank;
+
 use crate::active::Active;
 use crate::call::{Call, Header, Kind};
 use crate::check::check;
@@ -34,7 +36,8 @@ pub struct Ranks {
 #[derive(Default)]
 struct State {
     tickets: u64,
-    collectives: u64,
+    /// Of all ranks, of groups of neighbours, and of groups of ranks that are apart.
+    collectives: [u64; 3],
     sends: Vec<u64>,
     receives: Vec<u64>,
     active: Vec<Active>,
@@ -110,17 +113,25 @@ impl Ranks {
         Ok(has_moved)
     }
 
-    /// The tag and the number of a call; numbers go up.
-    fn number(&self, state: &mut State, call: &Call) -> (Tag, u64) {
-        const HALF: u64 = (TAGS / 2) as u64;
-        let (count, first) = match call.kind {
-            Kind::Send { to } => (&mut state.sends[to], HALF as Tag),
-            Kind::Receive { from } => (&mut state.receives[from], HALF as Tag),
-            _ => (&mut state.collectives, 0),
+    /// This rank among all.
+    pub(crate) fn all(&self) -> Rank {
+        Rank::new(self.link.rank(), self.link.ranks())
+    }
+
+    /// The tag and the number of a call; numbers go up. Calls of a rank's groups are told apart by where their tags lie: of all ranks, of neighbours, of
+    /// ranks that are apart, and of two.
+    fn number(&self, state: &mut State, of: Rank, call: &Call) -> (Tag, u64) {
+        const ROOM: u64 = (TAGS / 4) as u64;
+        let (count, place) = match call.kind {
+            Kind::Send { to } => (&mut state.sends[to], 3),
+            Kind::Receive { from } => (&mut state.receives[from], 3),
+            _ if of.ranks == self.link.ranks() => (&mut state.collectives[0], 0),
+            _ if of.stride == 1 => (&mut state.collectives[1], 1),
+            _ => (&mut state.collectives[2], 2),
         };
         let number = *count;
         *count += 1;
-        (first + (number % HALF) as Tag, number)
+        ((place * ROOM + number % ROOM) as Tag, number)
     }
 }
 
@@ -153,23 +164,39 @@ impl Communicator for Ranks {
     }
 
     fn scratch_bytes(&self, call: &Call) -> usize {
-        Schedule::new(*call, self.rank(), self.ranks()).scratch_bytes()
+        self.scratch_within(self.all(), call)
+    }
+
+    fn scratch_within(&self, of: Rank, call: &Call) -> usize {
+        Schedule::new(*call, of.rank, of.ranks).scratch_bytes()
     }
 
     unsafe fn start(&self, call: &Call, buffers: Buffers) -> Result<Ticket> {
-        let schedule = Schedule::new(*call, self.rank(), self.ranks());
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.start_within(self.all(), call, buffers) }
+    }
+
+    unsafe fn start_within(&self, of: Rank, call: &Call, buffers: Buffers) -> Result<Ticket> {
+        let schedule = Schedule::new(*call, of.rank, of.ranks);
         check(call, &schedule, &buffers)?;
+        if !of.is_in(self.all()) {
+            let why =
+                format!("rank {} of {} is not rank {} of such a group", self.rank(), self.ranks(), of.rank);
+            return Err(CommError::Invalid { call: call.to_string(), why });
+        }
+        // Ranks are named, and counted for, as they are among all.
+        let call = &call.among_all(of, self.rank());
         let mut state = self.state();
         let state = &mut *state;
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let (tag, number) = self.number(state, call);
+        let (tag, number) = self.number(state, of, call);
         let ticket = state.tickets;
         state.tickets += 1;
         // SAFETY: the caller's promise, passed on.
         let mut active =
-            unsafe { Active::new(ticket, Header { number, call: *call }, tag, schedule, buffers) };
+            unsafe { Active::new(ticket, Header { number, call: *call }, tag, (of, schedule), buffers) };
         let begun = active.begin(&*self.link, &mut state.traffic);
         state.active.push(active);
         begun.map_err(|error| self.fail(state, error))?;

@@ -348,7 +348,7 @@ mod tests {
             };
             splits((&trace(4), &trace(10)), (4, 10), &Frame { state: 1, inputs: 1, totals: 0 })
         };
-        let rank = Rank { ranks: 2, rank: 0 };
+        let rank = Rank::new(0, 2);
         assert_eq!(said(&|y| y.mean(&[], false)?.all_reduce(rank)), Splits::Exactly);
         let exchanged = said(&|y| y.max(&[1], false)?.all_reduce_max(rank));
         assert!(matches!(&exchanged, Splits::Not(why) if why.contains("a row a sample")), "{exchanged:?}");

@@ -95,7 +95,7 @@ impl Cut {
     pub(crate) fn pieces(self, whole: &Type, ranks: usize) -> Pieces {
         let [outer, inner] = self.around(&whole.shape);
         let width = whole.dtype.bytes() * inner;
-        let own = |rank: usize| self.places(whole, Rank { rank, ranks }).len() * width;
+        let own = |rank: usize| self.places(whole, Rank::new(rank, ranks)).len() * width;
         Pieces {
             units: outer * self.blocks,
             stride: self.of_block(whole, ranks) * width,
@@ -104,7 +104,8 @@ impl Cut {
     }
 }
 
-/// How the bytes of ranks' parts lie in a whole: unit by unit, of each the ranks' bytes one after the other.
+/// How the bytes of ranks' parts lie in a whole: unit by unit, of each the ranks' bytes one after the other. Where there are groups of so many ranks, each has
+/// all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pieces {
     /// How many units there are.
@@ -121,8 +122,14 @@ impl Pieces {
         self.units * self.stride
     }
 
+    /// Whether a rank writes its part: in the first of all groups.
+    pub fn is_writer(&self, rank: usize) -> bool {
+        rank < self.own.len()
+    }
+
     /// Which bytes of a range of the whole are a rank's, each with where they lie in its part.
     pub fn own_within(&self, rank: usize, range: Range<usize>) -> Vec<(Range<usize>, usize)> {
+        let rank = rank % self.own.len().max(1);
         let unit: usize = self.own.iter().sum();
         let before: usize = self.own[..rank].iter().sum();
         // Of nothing there are no units.
@@ -168,7 +175,7 @@ mod tests {
             let pieces = cut.pieces(&whole, ranks);
             assert_eq!(pieces.units * pieces.own.iter().sum::<usize>(), whole.bytes());
             for rank in 0..ranks {
-                let own = cut.own(&tensor, Rank { rank, ranks }).unwrap();
+                let own = cut.own(&tensor, Rank::new(rank, ranks)).unwrap();
                 assert_eq!(own.ty(), &cut.of_type(&whole, ranks));
                 assert_eq!(own.to_bytes().unwrap(), pieces.part(rank, &tensor.to_bytes().unwrap()));
             }

@@ -43,7 +43,7 @@ impl<M: Model + 'static> Computation<M> {
     fn net_over(&self, state: &[Tensor], training: bool) -> Net {
         Net::bound(&self.params, &state[..self.params.len()], training)
             .precision(self.recipe.request.precision)
-            .gathering(self.recipe.rank, &self.layout.gathered)
+            .gathering(self.recipe.rank, &self.layout.gathered, self.recipe.anew)
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
@@ -134,7 +134,7 @@ impl<M: Model + 'static> Computation<M> {
         body: impl FnOnce(&Sketched) -> Result<(Vec<(Tensor, Option<Cut>)>, T)>,
     ) -> Result<(Vec<Tensor>, T)> {
         let own = Own { inputs, params: &state[..self.params.len()], key };
-        self.recipe.parts.run(self.recipe.rank, &self.params, &own, body)
+        self.recipe.parts.run(self.recipe.of_model(), &self.params, &own, body)
     }
 
     fn sums(&self, outputs: &[Tensor], labels: &[Tensor], parts: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -202,7 +202,7 @@ impl<M: Model + 'static> Computation<M> {
         let sharded = shared.as_ref().filter(|_| recipe.is_sharded());
         let parted = shared.as_ref().filter(|_| recipe.is_parted());
         let is_apart = sharded.is_some() || parted.is_some() && recipe.optimizer.keeps_elements_apart();
-        if !is_apart && shared.is_some() && recipe.parallel != Parallel::Data {
+        if !is_apart && shared.is_some() && stages.is_none() && recipe.parallel != Parallel::Data {
             return Err(refuse(format!(
                 "shares the state of {} among ranks, which as it is used here cannot be cut into shards: 8-bit state, averages of weights, \
                  Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
@@ -225,8 +225,15 @@ impl<M: Model + 'static> Computation<M> {
                 None => shared.gradients(&own)?,
             };
             left.iter().zip(of_all).for_each(|(&at, grad)| grads[at] = grad);
-            if parted.is_none() {
-                updates = updates.iter().map(|new| shared.statistic(new.as_ref())).collect::<Result<_>>()?;
+            // But where there are groups: in each, one has it.
+            if shared.is_batch_shared() {
+                let parts: Vec<usize> = (0..moved.len()).filter(|at| is_part(moved[*at].0)).collect();
+                let own: Vec<Tensor> = parts.iter().map(|&at| grads[at].clone()).collect();
+                let of_groups = shared.gradients_of_parts(&own)?;
+                parts.iter().zip(of_groups).for_each(|(&at, grad)| grads[at] = grad);
+                let each = updates.iter().enumerate();
+                updates =
+                    each.map(|(i, new)| shared.statistic(new.as_ref(), is_part(i))).collect::<Result<_>>()?;
             }
         }
         let mut finite = layout.scale.as_ref().map(|_| LossScale::all_finite(&grads)).transpose()?;
@@ -330,10 +337,10 @@ impl<M: Model + 'static> Computation<M> {
         // It is known only where gradients are clipped by it: without that it would take a pass over all of them.
         outputs.extend(norm);
         // Last: an exchange reads the token of the one before it, and nothing that is no total is to depend on totals.
-        let totals = match (stages, shared.as_ref().filter(|_| parted.is_none())) {
-            (Some(stages), _) => stages.totals(&totals)?,
-            (None, Some(shared)) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
-            (None, None) => totals,
+        let totals = stages.map_or(Ok(totals.clone()), |stages| stages.totals(&totals))?;
+        let totals = match shared.as_ref().filter(|shared| shared.is_batch_shared()) {
+            Some(shared) => totals.iter().map(|total| shared.total(total)).collect::<Result<_>>()?,
+            None => totals,
         };
         let next = Tensor::from_slice(&[0i64, 1], [2])?;
         new[layout.key] = state[layout.key].add(&next)?;

@@ -46,6 +46,8 @@ pub(super) struct Divided {
     pub(super) whole: Type,
     /// What each rank has of it.
     pub(super) among: Among,
+    /// How many ranks have it between them. Where there are groups, each group has all of it.
+    pub(super) ranks: usize,
 }
 
 /// What ranks have of a part of the state.
@@ -61,7 +63,8 @@ pub(super) enum Among {
 
 impl Divided {
     /// How the parts of all ranks lie in it.
-    pub(super) fn pieces(&self, ranks: usize) -> Pieces {
+    pub(super) fn pieces(&self) -> Pieces {
+        let ranks = self.ranks;
         match self.among {
             Among::Shards => shards::pieces_of(&self.whole, ranks),
             Among::Parts(cut) => cut.pieces(&self.whole, ranks),
@@ -116,8 +119,11 @@ impl Layout {
             (None, None) => None,
         };
         let held = |i: usize| among(i).or(gathered[i].then_some(Among::Shards));
-        let held =
-            (0..n).filter_map(|i| Some(Divided { at: i, whole: params[i].ty.clone(), among: held(i)? }));
+        let divided = |at: usize, whole: Type, among: Among| {
+            let of = if matches!(among, Among::Shards) { recipe.rank } else { recipe.of_model() };
+            Divided { at, whole, among, ranks: of.ranks }
+        };
+        let held = (0..n).filter_map(|i| Some(divided(i, params[i].ty.clone(), held(i)?)));
         let mut wholes: Vec<Divided> = held.collect();
         let updated = |i: usize| among(i).or(recipe.is_sharded().then_some(Among::Shards));
         // What this rank has of what belongs to a parameter.
@@ -132,9 +138,9 @@ impl Layout {
                 // What is one number for a parameter is the same on all ranks.
                 if own.as_ref().is_some_and(|own| own.ty.shape == slot.ty.shape) {
                     let whole = params[i].ty.with_dtype(slot.ty.dtype);
-                    wholes.extend(updated(i).map(|among| Divided { at: end, whole, among }));
+                    wholes.extend(updated(i).map(|among| divided(end, whole, among)));
                 } else if let Some(among @ Among::Owner(_)) = updated(i) {
-                    wholes.push(Divided { at: end, whole: slot.ty.clone(), among });
+                    wholes.push(divided(end, slot.ty.clone(), among));
                 }
                 end = keep(name, here(i, &slot.ty), Start::Value(slot.init)) + 1;
             }
@@ -158,7 +164,7 @@ impl Layout {
                     let own = recipe.updated(&params[i]).map_or_else(|| here(i, &whole), |own| own.ty);
                     let at = keep(name, own, Start::Value(0.0));
                     if let Some(among) = updated(i) {
-                        wholes.push(Divided { at, whole, among });
+                        wholes.push(divided(at, whole, among));
                     }
                     at
                 })
@@ -169,9 +175,11 @@ impl Layout {
             good: keep("training.finite_steps".into(), f32s.clone(), Start::Value(0.0)),
             patience: recipe.optimizer.patience(),
         });
-        let (ranks, first) = (recipe.rank.ranks, Type::new(DType::I64, [1]));
-        // Where all have the same samples, each counts for its share of them.
-        let share = (ranks > 1 && !recipe.is_staged()).then(|| Share {
+        let first = Type::new(DType::I64, [1]);
+        // Where several have the same samples, each counts for its share of them.
+        let ranks =
+            if recipe.is_staged() { recipe.parallel.samples_of(recipe.rank) } else { recipe.rank }.ranks;
+        let share = (ranks > 1).then(|| Share {
             of_batch: keep(
                 format!("{OF_RANKS}share"),
                 Type::new(DType::F64, []),

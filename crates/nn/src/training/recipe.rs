@@ -1,13 +1,15 @@
 //! How a model is trained: loss, optimizer, what is asked of memory.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_graph::ops::Rank;
+use plimsoll_graph::ops::{Again, Rank};
 use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
-use super::{Stages, shards};
+use super::{Stages, shards, splits};
 use crate::parts::{Parts, Sketched};
 use crate::{Loss, Measure, Model, Net, Optimizer, Param, softmax_cross_entropy};
 
@@ -22,7 +24,7 @@ pub enum Clip {
     PlainNorm(f64),
 }
 
-/// How ranks share a training. Each has its share of every batch, but with `Tensor` and `Pipeline`.
+/// How ranks share a training. Each has its share of every batch, but with `Tensor` and `Pipeline`; in groups, those of a group have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parallel {
     /// Every rank has all gradients and all of the optimizer's state.
@@ -39,6 +41,10 @@ pub enum Parallel {
     /// Every rank has a stage of the model, with its parameters, gradients and optimizer state alone. All ranks are given the whole batch, which goes through the
     /// stages in parts, one there and one back.
     Pipeline,
+    /// So many groups of ranks, each with its share of every batch; the ranks of a group have parts of the weights, as with `Tensor`.
+    DataTensor(usize),
+    /// So many groups of ranks, each with its share of every batch; the ranks of a group have stages of the model, as with `Pipeline`.
+    DataPipeline(usize),
 }
 
 impl Parallel {
@@ -50,12 +56,111 @@ impl Parallel {
             Parallel::Parameters => "parameters",
             Parallel::Tensor => "tensor",
             Parallel::Pipeline => "pipeline",
+            Parallel::DataTensor(_) => "data+tensor",
+            Parallel::DataPipeline(_) => "data+pipeline",
         }
     }
 
-    /// Which samples of a batch a rank has: its share of them, or all.
+    /// Whether ranks have parts of the weights.
+    pub fn is_tensor(self) -> bool {
+        matches!(self, Parallel::Tensor | Parallel::DataTensor(_))
+    }
+
+    /// Whether ranks have stages of the model.
+    pub fn is_pipeline(self) -> bool {
+        matches!(self, Parallel::Pipeline | Parallel::DataPipeline(_))
+    }
+
+    /// How many groups share a batch, where ranks are in groups.
+    pub fn groups(self) -> Option<usize> {
+        match self {
+            Parallel::DataTensor(groups) | Parallel::DataPipeline(groups) => Some(groups),
+            _ => None,
+        }
+    }
+
+    /// Which samples of a batch a rank has, as one of those that share it: its share of them, or all.
     pub fn samples_of(self, rank: Rank) -> Rank {
-        if matches!(self, Parallel::Tensor | Parallel::Pipeline) { Rank::ONLY } else { rank }
+        match self.in_groups(rank) {
+            Some((_, of_groups)) => of_groups,
+            None if self.is_tensor() || self.is_pipeline() => Rank::ONLY,
+            None => rank,
+        }
+    }
+
+    /// Which rank it is of those that have one model between them, by parts or stages: the only one where each has all of it.
+    pub fn model_of(self, rank: Rank) -> Rank {
+        match self.in_groups(rank) {
+            Some((in_group, _)) => in_group,
+            None if self.is_tensor() || self.is_pipeline() => rank,
+            None => Rank::ONLY,
+        }
+    }
+
+    /// A rank in its group, and its group among groups.
+    fn in_groups(self, rank: Rank) -> Option<(Rank, Rank)> {
+        match self.groups()? {
+            groups @ 1.. if rank.ranks.is_multiple_of(groups) => Some(rank.grouped(groups)),
+            // Refused before anything is made of it.
+            _ => Some((rank, Rank::ONLY)),
+        }
+    }
+
+    /// Refuses groups that so many ranks cannot be.
+    ///
+    /// # Errors
+    /// There are not as many ranks in all groups, or one in each.
+    pub fn check(self, ranks: usize) -> Result<(), String> {
+        let Some(groups) = self.groups().filter(|_| ranks > 1) else { return Ok(()) };
+        if groups > 1 && ranks.is_multiple_of(groups) && ranks > groups {
+            return Ok(());
+        }
+        Err(format!(
+            "{ranks} ranks are not {groups} groups of several ranks, as many in each, which --parallel {self} asks for; take a number of groups that divides \
+             the ranks (--parallel data:2+tensor is two groups), or one way alone"
+        ))
+    }
+}
+
+impl fmt::Display for Parallel {
+    /// As people write it: `data:2+tensor`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Parallel::DataTensor(groups) => write!(f, "data:{groups}+tensor"),
+            Parallel::DataPipeline(groups) => write!(f, "data:{groups}+pipeline"),
+            alone => f.write_str(alone.name()),
+        }
+    }
+}
+
+impl FromStr for Parallel {
+    type Err = String;
+
+    /// As people write it; groups are two where they do not say how many.
+    fn from_str(text: &str) -> Result<Parallel, String> {
+        let alone =
+            [Parallel::Data, Parallel::Shard, Parallel::Parameters, Parallel::Tensor, Parallel::Pipeline];
+        if let Some(known) = alone.into_iter().find(|known| known.name() == text) {
+            return Ok(known);
+        }
+        let unknown = || {
+            let names: Vec<&str> = alone.iter().map(|known| known.name()).collect();
+            format!(
+                "it is none of {}, and of groups that share a batch data+tensor and data+pipeline are built (data:4+tensor is four groups)",
+                names.join(", ")
+            )
+        };
+        let (outer, inner) = text.split_once('+').ok_or_else(unknown)?;
+        let groups = match outer.split_once(':') {
+            None if outer == "data" => 2,
+            Some(("data", number)) => number.parse().map_err(|_| unknown())?,
+            _ => return Err(unknown()),
+        };
+        match inner {
+            "tensor" => Ok(Parallel::DataTensor(groups)),
+            "pipeline" => Ok(Parallel::DataPipeline(groups)),
+            _ => Err(unknown()),
+        }
     }
 }
 
@@ -98,6 +203,8 @@ pub struct Recipe {
     pub sync_batch_norm: bool,
     /// Which parameters ranks have parts of ([`Parallel::Tensor`]): found in the model when a training is made of it.
     pub parts: Parts,
+    /// What of gathered parameters ([`Parallel::Parameters`]), and of what is computed of them, is made anew on the way back.
+    pub anew: Again,
     /// The model cut into stages, where ranks have one each: a training finds them, and whoever makes a recipe leaves them out.
     pub stages: Option<Arc<Stages>>,
 }
@@ -140,6 +247,7 @@ impl Recipe {
             parallel: Parallel::Data,
             sync_batch_norm: false,
             parts: Parts::default(),
+            anew: Again::Exchanged,
             stages: None,
         }
     }
@@ -155,9 +263,14 @@ impl Recipe {
         self.rank.ranks > 1 && in_shards && self.optimizer.keeps_elements_apart()
     }
 
+    /// Which rank this is of those that have one model between them.
+    pub(super) fn of_model(&self) -> Rank {
+        self.parallel.model_of(self.rank)
+    }
+
     /// Whether ranks have parts of the weights.
     pub(super) fn is_parted(&self) -> bool {
-        self.rank.ranks > 1 && self.parallel == Parallel::Tensor
+        self.of_model().ranks > 1 && self.parallel.is_tensor()
     }
 
     /// The same with what ranks have parts of, where they do.
@@ -174,14 +287,18 @@ impl Recipe {
                 }
                 Ok(vec![self.loss.loss(&outputs, labels)?])
             };
-            self.parts = Parts::find(params, &self.types(), self.rank.ranks, loss)?;
+            // What is only used shares nothing.
+            if self.shares_batch() && !self.labels.is_empty() {
+                splits::check(&splits::of_model(model, &self, params)?)?;
+            }
+            self.parts = Parts::find(params, &self.types(), self.of_model().ranks, loss)?;
         }
         Ok(self)
     }
 
     /// Whether every rank has a stage of the model.
     pub(super) fn is_staged(&self) -> bool {
-        self.rank.ranks > 1 && self.parallel == Parallel::Pipeline
+        self.of_model().ranks > 1 && self.parallel.is_pipeline()
     }
 
     /// Whether every rank is given a share of the batch.
@@ -205,7 +322,7 @@ impl Recipe {
     /// What a rank updates of a parameter, where that is not all of it.
     pub(super) fn updated(&self, param: &Param) -> Option<Param> {
         match self.parts.of(param) {
-            Some(cut) => Some(Param { ty: cut.of_type(&param.ty, self.rank.ranks), ..param.clone() }),
+            Some(cut) => Some(Param { ty: cut.of_type(&param.ty, self.of_model().ranks), ..param.clone() }),
             None => self.is_sharded().then(|| shards::of_param(param, self.rank)),
         }
     }
@@ -214,7 +331,7 @@ impl Recipe {
     pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
         match self.parts.of(param) {
             _ if self.is_elsewhere(param) => Tensor::zeros(nothing_of(&param.ty)),
-            Some(cut) => cut.own(&value, self.rank),
+            Some(cut) => cut.own(&value, self.of_model()),
             None if self.gathers(param) => shards::own(&value, self.rank),
             None => Ok(value),
         }
@@ -224,7 +341,7 @@ impl Recipe {
     pub(super) fn held_type(&self, param: &Param) -> Type {
         match self.parts.of(param) {
             _ if self.is_elsewhere(param) => nothing_of(&param.ty),
-            Some(cut) => cut.of_type(&param.ty, self.rank.ranks),
+            Some(cut) => cut.of_type(&param.ty, self.of_model().ranks),
             None if self.gathers(param) => shards::of_type(&param.ty, self.rank),
             None => param.ty.clone(),
         }
@@ -235,7 +352,8 @@ impl Recipe {
     pub(super) fn weighs_loss(&self) -> bool {
         let gathers = self.is_sharded() && self.parallel == Parallel::Parameters;
         let is_f16 = self.request.precision.needs_loss_scale();
-        self.is_parted() || (self.shares_batch() && (self.sync_batch_norm || gathers || is_f16))
+        let is_shared = self.shares_batch() && !self.is_staged();
+        self.is_parted() || (is_shared && (self.sync_batch_norm || gathers || is_f16))
     }
 
     /// The types of inputs and labels, as a step is given them.
@@ -267,9 +385,40 @@ impl Recipe {
             host_beside: self.host_beside,
             ahead: self.ahead,
             guarded: !self.needs_loss_scale(),
-            shared: self.shares_batch(),
+            // Of parts and stages it is asked where the model is cut.
+            shared: self.shares_batch() && self.of_model().ranks == 1,
             // Training, evaluation and prediction, each with a last batch that has fewer samples.
             shapes: 3 * (self.lengths.max(1) + 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_read_as_they_are_written() {
+        for way in [Parallel::Data, Parallel::Tensor, Parallel::DataTensor(4), Parallel::DataPipeline(2)] {
+            assert_eq!(way.to_string().parse(), Ok(way));
+        }
+        assert_eq!("data+tensor".parse(), Ok(Parallel::DataTensor(2)));
+        for unknown in ["shard+tensor", "data:x+tensor", "data+", "data+shard", "tensor+data", ""] {
+            assert!(unknown.parse::<Parallel>().unwrap_err().contains("data+tensor"), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn groups_have_their_samples_and_ranks_of_a_group_their_parts() {
+        let (way, rank) = (Parallel::DataTensor(2), Rank::new(4, 6));
+        assert_eq!(way.model_of(rank), Rank::new(1, 3));
+        assert_eq!(way.samples_of(rank), Rank { rank: 1, ranks: 2, stride: 3 });
+        assert_eq!((Parallel::Tensor.model_of(rank), Parallel::Data.samples_of(rank)), (rank, rank));
+        assert!(way.check(6).is_ok() && way.check(1).is_ok());
+        for ranks in [2, 3, 5] {
+            assert!(way.check(ranks).unwrap_err().contains("2 groups"), "{ranks}");
+        }
+        // Of one rank nothing is shared.
+        assert_eq!((way.model_of(Rank::ONLY), way.samples_of(Rank::ONLY)), (Rank::ONLY, Rank::ONLY));
     }
 }

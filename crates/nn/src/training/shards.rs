@@ -2,7 +2,7 @@
 //!
 //! Of every parameter a rank has as many elements as any other, the last ones filled up with zeros: so all ranks run the same step.
 
-use plimsoll_graph::ops::Rank;
+use plimsoll_graph::ops::{Again, Rank};
 use plimsoll_graph::{ExchangeOps, Shape, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -32,8 +32,8 @@ pub(super) fn own_bytes(whole: &Type, rank: Rank) -> std::ops::Range<usize> {
 
 /// How the shards of all ranks lie in a value: one after the other.
 pub(super) fn pieces_of(whole: &Type, ranks: usize) -> Pieces {
-    let own = |rank: usize| own_bytes(whole, Rank { rank, ranks }).len();
-    let stride = of_type(whole, Rank { rank: 0, ranks }).bytes();
+    let own = |rank: usize| own_bytes(whole, Rank::new(rank, ranks)).len();
+    let stride = of_type(whole, Rank::new(0, ranks)).bytes();
     Pieces { units: 1, stride, own: (0..ranks).map(own).collect() }
 }
 
@@ -109,10 +109,10 @@ pub(super) fn scattered(
     pieces(&found, types.iter())
 }
 
-/// A parameter of which every rank has its shard, gathered once more where a gradient reads it.
-pub(crate) fn gathered_anew(shard: &Tensor, whole: &Type, rank: Rank) -> Result<Tensor> {
+/// A parameter of which every rank has its shard, gathered once more where a gradient reads it, or something that is computed of it anew.
+pub(crate) fn gathered_anew(shard: &Tensor, whole: &Type, rank: Rank, anew: Again) -> Result<Tensor> {
     let (own, len) = (shard.shape().elements(), whole.elements());
-    let all = shard.flatten(0)?.all_gather_anew(rank, [own * rank.ranks])?;
+    let all = shard.flatten(0)?.all_gather_anew(rank, [own * rank.ranks], anew)?;
     let all = if own * rank.ranks == len { all } else { all.narrow(0, 0, len)? };
     all.reshape(whole.shape.clone())
 }
@@ -153,7 +153,7 @@ mod tests {
             let whole = Type::new(DType::F32, &shape[..]);
             let mut next = 0;
             for rank in 0..ranks {
-                let rank = Rank { rank, ranks };
+                let rank = Rank::new(rank, ranks);
                 assert_eq!(of_type(&whole, rank).shape.rank(), shape.len().max(1));
                 let bytes = own_bytes(&whole, rank);
                 assert_eq!(bytes.start, next.min(whole.bytes()));

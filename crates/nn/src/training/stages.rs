@@ -16,14 +16,14 @@ mod whole;
 
 use std::sync::OnceLock;
 
-use plimsoll_graph::TensorOps;
-use plimsoll_graph::micro_batch::{Frame, Splits, splits};
+use plimsoll_graph::micro_batch::Splits;
 use plimsoll_graph::ops::Rank;
-use plimsoll_run::{Exactness, Result, Sketch, Tape, Tensor};
+use plimsoll_run::{Exactness, Result};
 use rustc_hash::FxHashMap;
 
+use super::splits;
 use crate::error::refuse;
-use crate::{Model, Net, Param, Recipe};
+use crate::{Model, Param, Recipe};
 pub(super) use asked::Found;
 use cut::Cut;
 pub use figures::{Pipeline, StageFigures};
@@ -52,7 +52,12 @@ impl Stages {
         let owners = owners::owners(model, recipe, params)?;
         let by_name = params.iter().zip(&owners).map(|(p, owner)| (p.name.clone(), *owner)).collect();
         let asked = format!("{:?} in parts of {:?}", recipe.request.exactness, recipe.request.micro_batch);
-        Ok(Stages { rank: recipe.rank, owners, by_name, asked, splits: OnceLock::new() })
+        let stages = Stages { rank: recipe.of_model(), owners, by_name, asked, splits: OnceLock::new() };
+        // What is only used shares nothing.
+        if recipe.shares_batch() && !recipe.labels.is_empty() {
+            splits::check(stages.splits(model, recipe, params)?)?;
+        }
+        Ok(stages)
     }
 
     /// The rank that has a parameter.
@@ -86,14 +91,7 @@ impl Stages {
                 _ => Ok(1),
             };
         }
-        let said = match self.splits.get() {
-            Some(said) => said,
-            None => {
-                let said = self.traced_splits(model, recipe, params)?;
-                self.splits.get_or_init(|| said)
-            }
-        };
-        let why = match said {
+        let why = match self.splits(model, recipe, params)? {
             Splits::Exactly => None,
             Splits::Approximately(_) if exactness == Exactness::Approximate => None,
             Splits::Approximately(why) | Splits::Not(why) => Some(why),
@@ -107,43 +105,15 @@ impl Stages {
         }
     }
 
-    /// Whether a step over the batch is the weighted mean of steps over its parts.
-    fn traced_splits(
-        &self,
-        model: &(impl Model + ?Sized),
-        recipe: &Recipe,
-        params: &[Param],
-    ) -> Result<Splits> {
-        let traced = |samples: usize| {
-            let sketch = Sketch::new();
-            let values: Vec<Tensor> = params.iter().map(|p| sketch.tensor(&p.name, p.ty.clone())).collect();
-            let given = recipe.types().into_iter().map(|ty| ty.with_shape(ty.shape.with(0, samples)));
-            let batch: Vec<Tensor> = given.map(|ty| sketch.tensor("input", ty)).collect();
-            let key = sketch.tensor("key", Net::key_type());
-            let wrt: Vec<&Tensor> =
-                params.iter().zip(&values).filter(|(p, _)| p.trained).map(|(_, value)| value).collect();
-            let tape = Tape::new();
-            let mut net = Net::bound(params, &values, true).precision(recipe.request.precision).key(key);
-            let (inputs, labels) = batch.split_at(recipe.inputs.len());
-            let outputs = model.forward(&mut net, inputs)?;
-            let loss = recipe.loss.loss(&outputs, labels)?;
-            let grads = tape.try_gradient(&loss, &wrt)?;
-            let mut grads = grads.into_iter();
-            let mut new = Vec::with_capacity(values.len() + 1);
-            for ((param, value), set) in params.iter().zip(&values).zip(net.updates()) {
-                let grad = if param.trained { grads.next().flatten() } else { None };
-                new.push(match (grad, set) {
-                    (Some(grad), _) => value.sub(&grad.cast(value.dtype())?)?,
-                    (None, set) => set.unwrap_or(value.clone()),
-                });
+    /// Whether parts of a batch add up to the whole.
+    fn splits(&self, model: &(impl Model + ?Sized), recipe: &Recipe, params: &[Param]) -> Result<&Splits> {
+        match self.splits.get() {
+            Some(said) => Ok(said),
+            None => {
+                let said = splits::of_model(model, recipe, params)?;
+                Ok(self.splits.get_or_init(|| said))
             }
-            new.push(loss);
-            sketch.graph(&new.iter().collect::<Vec<_>>())
-        };
-        // Of a single sample a trace is another one: sums over one row are left out.
-        let (few, more) = (traced(4)?, traced(6)?);
-        let frame = Frame { state: params.len(), inputs: recipe.types().len() + 1, totals: 0 };
-        Ok(splits((&few, &more), (4, 6), &frame))
+        }
     }
 
     /// A model for so many samples, cut.

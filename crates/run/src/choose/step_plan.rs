@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::ops::ExchangeKind;
+use plimsoll_graph::ops::{ExchangeKind, Rank};
 use plimsoll_graph::{Op, Type};
 use plimsoll_plan::Exactness;
 use plimsoll_record::Kind;
@@ -81,17 +81,17 @@ impl StepPlan {
     }
 
     /// What the step exchanges with other ranks: each exchange with the bytes of all ranks' values together, as often as it is run.
-    pub fn exchanged(&self) -> Vec<(ExchangeKind, u64)> {
+    pub fn exchanged(&self) -> Vec<(ExchangeKind, Rank, u64)> {
         let of = |part: &PlannedPart| {
             let graph = &part.graph.lowered().graph;
             let each = graph.nodes().iter().filter_map(|node| match &node.op {
                 Op::Exchange(exchange) if exchange.of.ranks > 1 => {
                     let x = graph.ty(node.inputs[0]);
-                    Some((exchange.kind.clone(), (exchange.len(x) * x.dtype.bytes()) as u64))
+                    Some((exchange.kind.clone(), exchange.of, (exchange.len(x) * x.dtype.bytes()) as u64))
                 }
                 _ => None,
             });
-            let each: Vec<(ExchangeKind, u64)> = each.collect();
+            let each: Vec<(ExchangeKind, Rank, u64)> = each.collect();
             std::iter::repeat_n(each, part.runs).flatten()
         };
         self.parts().flat_map(of).collect()

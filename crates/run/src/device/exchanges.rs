@@ -144,9 +144,9 @@ impl Exchanges {
             Op::Exchange(_) if !self.is_staged() && self.peers.is_on_host() != self.device.is_host() => {
                 "ranks exchange values that are on a card; run them there (--device cuda)".into()
             }
-            Op::Exchange(exchange) if exchange.of == own => return Ok(exchange),
+            Op::Exchange(exchange) if exchange.of.is_in(own) => return Ok(exchange),
             Op::Exchange(exchange) => {
-                let Rank { rank, ranks } = exchange.of;
+                let Rank { rank, ranks, .. } = exchange.of;
                 format!("it is of rank {rank} of {ranks}, and this is rank {} of {}", own.rank, own.ranks)
             }
             _ => "it exchanges nothing".to_string(),

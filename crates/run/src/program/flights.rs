@@ -127,7 +127,7 @@ mod tests {
     fn finished(reads: usize, writes: usize) -> Vec<String> {
         let trace = Trace::new();
         let x = trace.input("x", Type::new(DType::F32, [4]));
-        let sum = x.all_reduce(Rank { rank: 0, ranks: 2 }).unwrap();
+        let sum = x.all_reduce(Rank::new(0, 2)).unwrap();
         let y = x.exp().unwrap();
         let graph = trace.finish(&[&sum, &y]).unwrap();
         let run = |node: u32, from: usize, to: usize, scratch: usize| Instruction::Run {

@@ -41,6 +41,34 @@ fn on_ranks<T: Send>(ranks: usize, body: impl Fn(&Device) -> T + Sync) -> Vec<T>
     })
 }
 
+/// A rank of groups exchanges within its group and with those of its place in other groups, one call after the other and several at once.
+#[test]
+fn groups_exchange_among_themselves() {
+    let found = on_ranks(6, |device| {
+        let all = device.rank();
+        let (in_group, of_groups) = all.grouped(2);
+        let own = Tensor::from_slice(&[1.0f64, all.rank as f64], [2])?;
+        let sums = [in_group, of_groups, all].map(|of| own.all_reduce(of)?.to_vec::<f64>());
+        let gathered = own.all_gather(in_group, [3, 2])?.to_vec::<f64>()?;
+        let told = own.of_rank(of_groups, 1)?.to_vec::<f64>()?;
+        let [a, b, c] = sums;
+        Ok::<_, Error>((a?[1], b?[1], c?[1], gathered, told[1]))
+    });
+    for (rank, found) in found.into_iter().enumerate() {
+        let (group, place) = (rank / 3, rank % 3);
+        let first = 3.0 * group as f64;
+        let gathered: Vec<f64> = (0..3).flat_map(|i| [1.0, first + f64::from(i)]).collect();
+        let expected = (3.0 * first + 3.0, 2.0 * place as f64 + 3.0, 15.0, gathered, place as f64 + 3.0);
+        assert_eq!(found.unwrap(), expected, "rank {rank}");
+    }
+    // Whoever is no such rank of a group does not exchange as if it were.
+    let wrong = on_ranks(4, |device| {
+        let of = Rank { rank: (device.rank().rank + 1) % 2, ranks: 2, stride: 1 };
+        Tensor::from_slice(&[1.0f64], [1])?.all_reduce(of).map(|_| ())
+    });
+    assert!(wrong.iter().all(|done| done.as_ref().unwrap_err().to_string().contains("of 2")), "{wrong:?}");
+}
+
 /// Three layers and their gradients, of which every rank has its share of samples.
 fn body(of: Rank, share: f64) -> impl Fn(&StepArgs<'_>) -> Result<StepResult> + Send + Sync + 'static {
     move |pass: &StepArgs<'_>| {
@@ -174,7 +202,7 @@ fn a_rank_that_ends_is_named_to_the_others() {
 #[test]
 fn an_exchange_of_ranks_that_are_not_there_is_refused_before_it_runs() {
     let x = Tensor::from_slice(&[1.0f32], [1]).unwrap();
-    let of = Rank { rank: 0, ranks: 2 };
+    let of = Rank::new(0, 2);
     let why = x.all_reduce(of).unwrap_err().to_string();
     assert!(why.contains("connected to no other ranks"), "{why}");
     let why =

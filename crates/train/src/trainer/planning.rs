@@ -8,6 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
+use plimsoll_graph::ops::Again;
 use plimsoll_nn::{Clip, Net, Parallel, Parts, Pipeline, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
@@ -224,6 +225,7 @@ impl Trainer {
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
             parts: Parts::default(),
+            anew: Again::Exchanged,
             stages: None,
         };
         self.with_host(recipe, data, share)
@@ -489,8 +491,14 @@ impl Trainer {
                        is kept without it (--best), or take --parallel shard";
             return Err(Error::Mismatch(why.into()));
         }
-        if self.parallel == Parallel::Pipeline && (self.is_averaged || self.pruning.is_some()) {
+        self.parallel.check(self.on()?.rank().ranks).map_err(Error::Mismatch)?;
+        if self.parallel.is_pipeline() && (self.is_averaged || self.pruning.is_some()) {
             let why = "averages of weights (--ema) and pruning (--prune) look at all of a model, of which every rank has a stage; take --parallel data";
+            return Err(Error::Mismatch(why.into()));
+        }
+        if self.parallel.groups().is_some() && self.sync_batch_norm {
+            let why = "statistics over all samples are built for ranks that each have all of a model, and these have parts or stages of it in groups; leave \
+                       --sync-batch-norm out, or take --parallel data";
             return Err(Error::Mismatch(why.into()));
         }
         if self.parallel == Parallel::Pipeline && self.sync_batch_norm {

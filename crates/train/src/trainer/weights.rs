@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use plimsoll_data::Dataset;
+use plimsoll_nn::{OfRanks, Param};
+use plimsoll_run::{Device, Tensor};
 
 use super::Trainer;
 use super::planning::Values;
 use crate::callback::Notice;
 use crate::checkpoint::{Checkpoint, Progress, hand_shards, load_tensors, save_tensors};
 use crate::error::{Error, Result};
+use crate::pieces::Staged;
 use crate::terms::{DataTerms, Terms};
 
 impl Trainer {
@@ -121,6 +124,30 @@ impl Trainer {
         }
         plimsoll_formats::durable::write_file(path, |out| save_tensors(out, parts, ranks.as_ref(), path))
             .map_err(|error| error.at(path))
+    }
+
+    /// The parameters that are trained, each whole, on the host. Where ranks have parts of them, all ranks call it, and all of them are put together of what each
+    /// has: it is for few of a model's, adapters say.
+    pub fn whole_trained(&self) -> Result<Vec<(Param, Tensor)>> {
+        let Some(training) = &self.training else { return Ok(Vec::new()) };
+        let ranks = self.ranks()?;
+        let (host, mut staged) = (Device::cpu()?, Staged::default());
+        let parts = training.params().iter().zip(training.whole_parameters());
+        let whole = |(param, part): (&Param, OfRanks<'_>)| {
+            let mut bytes = Vec::with_capacity(part.whole.bytes());
+            let mut write = |piece: &[u8]| {
+                bytes.extend_from_slice(piece);
+                Ok(())
+            };
+            match (&part.pieces, &ranks) {
+                (Some(pieces), Some(ranks)) => staged.gather(part.own, pieces, ranks, &mut write)?,
+                _ => staged.copy(part.own, 0, part.whole.bytes(), None, &mut write)?,
+            }
+            let mut value = host.scope(|| Tensor::zeros(part.whole.clone()))?;
+            value.set_bytes(&bytes)?;
+            Ok((param.clone(), value))
+        };
+        parts.filter(|(param, _)| param.trained).map(whole).collect()
     }
 
     /// Reads the parameters from a file that [`Trainer::save`] or a checkpoint wrote, for data like this, and begins anew with

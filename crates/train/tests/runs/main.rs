@@ -9,6 +9,7 @@ mod counted;
 mod custom;
 mod epochs;
 mod faults;
+mod groups;
 mod nothing;
 mod order;
 mod parts;

@@ -1,13 +1,14 @@
 //! Ranks that each have parts of the weights: columns and rows of dense layers, heads, words. The losses of one rank, with less on each.
 
-use plimsoll_graph::{AttentionOps, TensorOps};
+use plimsoll_graph::{AttentionOps, FrozenCrossEntropyOps, GatherOps, MatMulAddOps, RotaryOps, TensorOps};
 use plimsoll_nn::{
-    Adafactor, Adam, Init, Net, Parallel, Precision, Sequential, model, softmax_cross_entropy, zoo,
+    Adafactor, Adam, Init, Net, Parallel, Precision, Sequential, joint_loss, model, softmax_cross_entropy,
+    zoo,
 };
 use plimsoll_run::{Device, Result, Tensor};
 use plimsoll_train::{Epochs, Trainer};
 
-use super::ranks::{BATCH, CLASSES, SAMPLES, entry, on_ranks, refused, samples};
+use super::ranks::{BATCH, CLASSES, Losses, SAMPLES, close, entry, on_ranks, refused, samples};
 use super::shards::{came, compare};
 
 fn trainer(model: impl plimsoll_nn::Model + 'static, device: Device, precision: Precision) -> Trainer {
@@ -88,6 +89,84 @@ fn gates_grouped_heads_and_dropout_are_found_and_lose_as_much() {
     ];
     for (name, shape) in expected {
         assert!(held[0].contains(&(name.to_string(), shape.clone())), "{name} {shape:?}: {:?}", held[0]);
+    }
+}
+
+/// A block of a language model as adapters tune it: weights that are not trained, turned heads, products that are added to what is there, and the loss of a
+/// layer that is not trained.
+fn adapted(net: &mut Net, tokens: &Tensor) -> Result<Vec<Tensor>> {
+    let (width, heads, head, rank) = (16, 4, 4, 2);
+    let [b, t] = tokens.shape()[..] else { panic!("{:?}", tokens.shape()) };
+    let table = net.state("table", [CLASSES, width], Init::Normal(1.0))?;
+    let x = table.embedding(tokens)?;
+    let angles = |f: fn(f64) -> f64| {
+        let all: Vec<f64> = (0..t * 2).map(|i| f(i as f64 / 3.0)).collect();
+        Tensor::from_slice(&all, [1, t, 1, 2])?.cast(x.dtype())
+    };
+    let (sin, cos) = (angles(f64::sin)?, angles(f64::cos)?);
+    let mut linear = |name: &str, x: &Tensor, units: usize, onto: Option<&Tensor>| {
+        net.scope(name, |net| {
+            let width = x.shape()[2];
+            let w = net.state("weight", [units, width], Init::fan_in(width))?;
+            let a = net.param("a", [rank, width], Init::fan_in(width))?;
+            let b = net.param("b", [units, rank], Init::Normal(0.1))?;
+            let y = match onto {
+                Some(onto) => x.matmul_onto(&w, false, true, 1.0, onto)?,
+                None => x.matmul_with(&w, None, false, true)?,
+            };
+            x.matmul_with(&a, None, false, true)?.matmul_onto(&b, false, true, 0.5, &y)
+        })
+    };
+    let [q, k, v] =
+        ["q", "k", "v"].map(|name| linear(name, &x, heads * head, None)?.reshape([b, t, heads, head]));
+    let (q, k) = (q?.rotary(&sin, &cos)?, k?.rotary(&sin, &cos)?);
+    let y = q.attention(&k, &v?, None, true, None)?.reshape([b, t, heads * head])?;
+    let x = linear("o", &y, width, Some(&x))?;
+    let y = linear("up", &x, 32, None)?.silu()?;
+    let x = linear("down", &y, width, Some(&x))?;
+    let out = net.state("out", [CLASSES, width], Init::Normal(1.0))?;
+    Ok(vec![x, out])
+}
+
+#[test]
+fn adapters_turned_heads_and_a_loss_that_is_not_trained_are_cut() {
+    let data = samples(&entry("gpt"), SAMPLES).batch(BATCH);
+    let train = |device: Device| {
+        let loss = joint_loss(|outputs, labels| {
+            outputs[0].frozen_cross_entropy(&outputs[1], &labels[0])?.mean(&[], false)
+        });
+        let losses = Losses::default();
+        let mut trainer = Trainer::new(model(|net, x| adapted(net, &x[0])), loss, Adam::new(1e-2))
+            .device(device)
+            .parallel(Parallel::Tensor)
+            .precision(Precision::F64)
+            .callback(losses.clone());
+        trainer.fit(&data, Epochs(9)).unwrap();
+        let training = trainer.training().unwrap();
+        let parts = training.whole_parameters().filter(|part| part.pieces.is_some());
+        let parts: Vec<(String, Vec<usize>)> =
+            parts.map(|part| (part.name.to_string(), part.own.shape().to_vec())).collect();
+        (losses.0.lock().unwrap().clone(), parts)
+    };
+    let one = on_ranks(1, train).remove(0).0;
+    assert!(one.len() >= 50);
+    for (losses, parts) in on_ranks(2, train) {
+        losses.iter().zip(&one).for_each(|(a, b)| close(*a, *b, 1e-9, "adapters in parts"));
+        let expected = [
+            ("q/weight", vec![8, 16]),
+            ("q/b", vec![8, 2]),
+            ("v/weight", vec![8, 16]),
+            ("o/weight", vec![16, 8]),
+            ("o/a", vec![2, 8]),
+            ("up/weight", vec![16, 16]),
+            ("up/b", vec![16, 2]),
+            ("down/weight", vec![16, 16]),
+            ("down/a", vec![2, 16]),
+            ("out", vec![4, 16]),
+        ];
+        for (name, shape) in expected {
+            assert!(parts.contains(&(name.to_string(), shape.clone())), "{name} {shape:?}: {parts:?}");
+        }
     }
 }
 

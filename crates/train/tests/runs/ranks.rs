@@ -494,7 +494,7 @@ fn shares_of_all_ranks_are_the_batches_of_one() {
         for ranks in 1..5 {
             let mut joined = vec![Vec::new(); whole.len()];
             for rank in 0..ranks {
-                let own = data.clone().shared(Rank { rank, ranks });
+                let own = data.clone().shared(Rank::new(rank, ranks));
                 for (all, batch) in joined.iter_mut().zip(own.batches().unwrap()) {
                     let batch = batch.unwrap();
                     let share = batch.share();

@@ -42,7 +42,8 @@ pub(super) fn came(
     data: &plimsoll_data::Dataset,
     made: impl Fn(Device) -> Trainer + Sync,
 ) -> Came {
-    let folder = Scratch::new("came");
+    // Tests that run at once have folders of their own.
+    let folder = Scratch::new(&format!("came-{:?}", std::thread::current().id()));
     let found = on_ranks(ranks, |device| {
         let losses = Losses::default();
         let mut trainer = made(device.clone())
@@ -273,7 +274,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
     };
     let losses = |history: Vec<EpochEvent>| -> Vec<f64> { history.iter().map(|epoch| epoch.loss).collect() };
     let whole = on_ranks(1, |device| {
-        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(10)).unwrap())
+        losses(trainer(device, Parallel::Data, &folder.join("whole")).fit(&data, Epochs(13)).unwrap())
     });
     let mut parts = Vec::new();
     let ways = [
@@ -286,6 +287,9 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         (2, Parallel::Pipeline, 8),
         (1, Parallel::Data, 9),
         (2, Parallel::Pipeline, 10),
+        (4, Parallel::DataTensor(2), 11),
+        (4, Parallel::DataPipeline(2), 12),
+        (2, Parallel::Shard, 13),
     ];
     for (ranks, parallel, epochs) in ways {
         let found = on_ranks(ranks, |device| {
@@ -296,7 +300,7 @@ fn parameters_in_shards_go_on_in_another_way_on_another_number_of_ranks() {
         assert!(found.iter().all(|losses| *losses == found[0]));
         parts.extend_from_slice(&found[0]);
     }
-    assert_eq!(parts.len(), 10);
+    assert_eq!(parts.len(), 13);
     for (a, b) in parts.iter().zip(&whole[0]) {
         close(*a, *b, 1e-9, "parameters in shards and parts on several numbers of ranks");
     }

@@ -46,7 +46,7 @@ pub(super) fn owners(model: &(impl Model + ?Sized), recipe: &Recipe, params: &[P
         _ => traced(&recipe.inputs)?,
     };
     let (level_of, levels) = levels(&whole, recipe, params);
-    let stages = recipe.rank.ranks;
+    let stages = recipe.of_model().ranks;
     let cuts = levels.cut(stages).ok_or_else(|| {
         refuse(format!(
             "is cut into {stages} stages, one a rank, and has parameters to train at {} places of its way only; take fewer ranks, or --parallel data",

@@ -159,6 +159,11 @@ impl<'a> Running<'a> {
             start => self.pass.first.add_scalar(start as f64)?,
         };
         if self.pass.state.len() > self.layout.key {
+            // Where groups share the batch, a position is one of the whole.
+            let first = match self.layout.share {
+                Some(share) => first.add(&self.pass.state[share.first])?,
+                None => first,
+            };
             given.push((cut.whole.key, Tensor::concat(&[&self.pass.state[self.layout.key], &first], 0)?));
         }
         Ok(given)
