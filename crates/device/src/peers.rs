@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plimsoll_graph::ops::{Again, Exchange, ExchangeKind, Rank};
+use plimsoll_graph::ops::{Exchange, ExchangeKind, Rank};
 use plimsoll_graph::{Shape, Type};
 
 use crate::Bytes;
@@ -124,7 +124,7 @@ impl dyn Peers {
     }
 
     fn over<T: Element>(&self, kind: ExchangeKind, values: &mut [T]) -> Result<(), Fault> {
-        let exchange = Exchange { kind, of: self.rank(), is_total: true, anew: Again::Never };
+        let exchange = Exchange { kind, of: self.rank(), is_total: true, anew: false };
         let ty = Type::new(T::DTYPE, Shape::from([values.len()]));
         let x = Operand { ty: &ty, ptr: values.as_mut_ptr().cast() };
         // Aligned as scratch is.

@@ -3,7 +3,8 @@
 //! Walks the nodes backwards, asks each op's rule for the gradients of its inputs, and adds up what arrives at a
 //! value from several users. The result is ordinary nodes, so it can be differentiated again.
 
-mod anew;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::graph::{Node, NodeId, Phase, ValueId};
@@ -12,7 +13,6 @@ use crate::op::{Keep, Op};
 use crate::ops::MatMulAdd;
 use crate::trace::{Sym, Trace};
 use crate::{Site, Type};
-use anew::Anew;
 
 /// What a gradient rule sees: its node, the gradients that arrived at the outputs, and which inputs want one.
 ///
@@ -28,21 +28,65 @@ pub struct Backward<'a> {
     anew: &'a Anew,
 }
 
+/// How many ops a value may be away from the exchange that is made anew for it: what is gathered is cut, shaped and cast.
+const AWAY: usize = 6;
+
+/// What is exchanged anew on the way back ([`Exchange::anew`](crate::ops::Exchange::anew)): values of the way there, and what stands for them.
+struct Anew {
+    /// Values before this one are of the way there; 0 where nothing is exchanged anew.
+    values: usize,
+    made: RefCell<BTreeMap<ValueId, Sym>>,
+}
+
+impl Anew {
+    fn new(trace: &Trace) -> Anew {
+        let graph = trace.lock();
+        let is_anew = |node: &Node| matches!(&node.op, Op::Exchange(exchange) if exchange.anew);
+        let values = if graph.nodes().iter().any(is_anew) { graph.values().len() } else { 0 };
+        Anew { values, made: RefCell::default() }
+    }
+
+    /// What stands for a value on the way back; nothing where it is itself there.
+    fn of(&self, trace: &Trace, value: ValueId, site: Site, away: usize) -> Result<Option<Sym>> {
+        if value.index() >= self.values {
+            return Ok(None);
+        }
+        if let Some(made) = self.made.borrow().get(&value) {
+            return Ok(Some(made.clone()));
+        }
+        let node = {
+            let graph = trace.lock();
+            let Some((maker, 0)) = graph.info(value).producer else { return Ok(None) };
+            graph.node(maker).clone()
+        };
+        let made = match &node.op {
+            Op::Exchange(exchange) if exchange.anew => {
+                trace.push(node.op.clone(), &[&trace.value(node.inputs[0])], site)?.remove(0)
+            }
+            op if away > 0 && node.inputs.len() == 1 && node.outputs.len() == 1 => {
+                let Some(x) = self.of(trace, node.inputs[0], site, away - 1)? else { return Ok(None) };
+                trace.push(op.clone(), &[&x], site)?.remove(0)
+            }
+            _ => return Ok(None),
+        };
+        self.made.borrow_mut().insert(value, made.clone());
+        Ok(Some(made))
+    }
+}
+
 impl Backward<'_> {
     /// The value of input `i`.
     pub fn input(&self, i: usize) -> Result<Sym> {
         self.declared(self.keep.inputs, i, "input")?;
         let value = self.node.inputs[i];
-        let anew = self.anew.of(self.trace, value, self.node.site)?;
+        let anew = self.anew.of(self.trace, value, self.node.site, AWAY)?;
         Ok(anew.unwrap_or_else(|| self.trace.value(value)))
     }
 
     /// The value of output `i`.
     pub fn output(&self, i: usize) -> Result<Sym> {
         self.declared(self.keep.outputs, i, "output")?;
-        let value = self.node.outputs[i];
-        let anew = self.anew.of(self.trace, value, self.node.site)?;
-        Ok(anew.unwrap_or_else(|| self.trace.value(value)))
+        Ok(self.trace.value(self.node.outputs[i]))
     }
 
     /// The type of input `i`; types need not be kept.

@@ -1,6 +1,6 @@
 //! Turns tokens into the features behind the last block of a decoder, as its config describes it.
 //!
-//! Parameters have the names of the folder's tensors, with `/` where those have a dot. `linear` is where adapters stand, `sight`
+//! Parameters have the names of the folder's tensors, with `/` where those have a dot. `layers` is where adapters stand (`dora` has those with magnitudes), `sight`
 //! which keys a query sees.
 
 mod dora;

@@ -403,7 +403,6 @@ impl Compiled {
             parallel: plimsoll_nn::Parallel::Data,
             sync_batch_norm: false,
             parts: plimsoll_nn::Parts::default(),
-            anew: plimsoll_graph::ops::Again::Exchanged,
             stages: None,
         }
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_graph::ops::{Again, Rank};
+use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{DType, Shape, Site, TensorOps, Type};
 use plimsoll_run::{Result, Sketch, Tensor, asked_at, asked_from, named};
 use rustc_hash::FxHashMap;
@@ -83,7 +83,7 @@ pub struct Net {
     /// Ranks that statistics of batches are taken with.
     pub(crate) synced: Option<Synced>,
     /// The ranks that have shards of parameters, and of which: those are gathered where they are asked for.
-    gathered: Option<(Rank, Arc<[bool]>, Again)>,
+    gathered: Option<(Rank, Arc<[bool]>)>,
     /// Other shapes of parameters than are asked for, by name.
     pub(crate) shapes: Option<Arc<FxHashMap<String, Shape>>>,
     /// How many layers have rounded to eight bits so far, where the model is trained so.
@@ -228,8 +228,8 @@ impl Net {
     }
 
     /// The same net over parameters some of which are a rank's shards: those are gathered wherever they are asked for.
-    pub(crate) fn gathering(mut self, rank: Rank, which: &Arc<[bool]>, anew: Again) -> Net {
-        self.gathered = which.contains(&true).then(|| (rank, which.clone(), anew));
+    pub(crate) fn gathering(mut self, rank: Rank, which: &Arc<[bool]>) -> Net {
+        self.gathered = which.contains(&true).then(|| (rank, which.clone()));
         self
     }
 
@@ -497,7 +497,7 @@ impl Net {
             let missing = || refuse(format!("asks for parameter {path}, for which no value was given"));
             let value = self.values.get(i).ok_or_else(missing)?;
             return match &self.gathered {
-                Some((rank, which, anew)) if which[i] => shards::gathered_anew(value, &ty, *rank, *anew),
+                Some((rank, which)) if which[i] => shards::gathered_anew(value, &ty, *rank),
                 _ => Ok(value.clone()),
             };
         }

@@ -95,20 +95,8 @@ pub struct Exchange {
     pub of: Rank,
     /// Whether x is a total over samples and no mean of them: parts of a batch add to it with their full weight.
     pub is_total: bool,
-    /// What of y is made anew on the way back.
-    pub anew: Again,
-}
-
-/// What is made anew on the way back, so that it need not be there in between.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Again {
-    /// Nothing.
-    #[default]
-    Never,
-    /// What a gradient reads of an exchange: it is exchanged anew.
-    Exchanged,
-    /// That, and what a gradient reads that was made of it: it is computed anew, from values beside which little lies.
-    Computed,
+    /// Whether what a gradient reads of y is exchanged anew on the way back, so that y need not be there in between.
+    pub anew: bool,
 }
 
 impl Exchange {
@@ -236,7 +224,7 @@ impl Rule for Exchange {
                 ));
             }
         };
-        let back = Exchange { kind, of: self.of, is_total: self.is_total, anew: Again::Never };
+        let back = Exchange { kind, of: self.of, is_total: self.is_total, anew: false };
         let dx = at.push(back, &[&at.grad(0)?])?.remove(0);
         let dx = if dx.ty() == at.input_type(0) { dx } else { dx.reshape(&at.input_type(0).shape)? };
         // A token has no gradient.
@@ -280,7 +268,7 @@ impl Rule for Exchange {
         let mut examples = Vec::new();
         for (kind, shape) in kinds {
             for (dtype, domain) in [(DType::F32, Domain::Normal), (DType::I64, Domain::Index(9))] {
-                let op = Exchange { kind: kind.clone(), of: Rank::ONLY, is_total: false, anew: Again::Never };
+                let op = Exchange { kind: kind.clone(), of: Rank::ONLY, is_total: false, anew: false };
                 examples.push(Example::new(op, vec![(Type::new(dtype, shape.clone()), domain)]));
             }
         }
@@ -306,45 +294,46 @@ pub trait ExchangeOps: TensorOps {
     /// The sum of all ranks' values.
     #[track_caller]
     fn all_reduce(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: false })
     }
 
     /// The sum of all ranks' totals over samples: counts for a metric, say.
     #[track_caller]
     fn all_reduce_total(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: true, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::Sum, of, is_total: true, anew: false })
     }
 
     /// The largest of all ranks' values. It has no gradient.
     #[track_caller]
     fn all_reduce_max(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::Max, of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::Max, of, is_total: false, anew: false })
     }
 
     /// This rank's shard of the sum of all ranks' values, in one axis.
     #[track_caller]
     fn reduce_scatter(&self, of: Rank) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::ScatterSum, of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::ScatterSum, of, is_total: false, anew: false })
     }
 
     /// The values of which every rank has its shard.
     #[track_caller]
     fn all_gather(&self, of: Rank, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
         let kind = ExchangeKind::Gather(shape.into());
-        exchanged(self, Exchange { kind, of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind, of, is_total: false, anew: false })
     }
 
-    /// As [`ExchangeOps::all_gather`]; what a gradient reads of the values, and of what is made of them, is made anew on the way back as far as that is said.
+    /// As [`ExchangeOps::all_gather`]; what a gradient reads of the values is gathered anew on the way back, so that they need not be there in
+    /// between.
     #[track_caller]
-    fn all_gather_anew(&self, of: Rank, shape: impl Into<Shape>, anew: Again) -> Result<Self, Self::Error> {
+    fn all_gather_anew(&self, of: Rank, shape: impl Into<Shape>) -> Result<Self, Self::Error> {
         let kind = ExchangeKind::Gather(shape.into());
-        exchanged(self, Exchange { kind, of, is_total: false, anew })
+        exchanged(self, Exchange { kind, of, is_total: false, anew: true })
     }
 
     /// The values of one rank. They have no gradient.
     #[track_caller]
     fn of_rank(&self, of: Rank, root: usize) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::From(root), of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::From(root), of, is_total: false, anew: false })
     }
 
     /// Sends these values to a rank, which receives them ([`ExchangeOps::received`]) at its place in the order: nothing comes out here. They have no
@@ -353,7 +342,7 @@ pub trait ExchangeOps: TensorOps {
     /// All messages between ranks stand in one order, in which each rank does its own: then none waits for one that waits for it.
     #[track_caller]
     fn send_to(&self, of: Rank, to: usize) -> Result<Self, Self::Error> {
-        exchanged(self, Exchange { kind: ExchangeKind::Send(to), of, is_total: false, anew: Again::Never })
+        exchanged(self, Exchange { kind: ExchangeKind::Send(to), of, is_total: false, anew: false })
     }
 
     /// Values of a type that a rank sends. Of this tensor nothing is read.
@@ -362,7 +351,7 @@ pub trait ExchangeOps: TensorOps {
         let nothing = self.full_like(Exchange::token(), 0.0)?;
         exchanged(
             &nothing,
-            Exchange { kind: ExchangeKind::Receive(from, ty), of, is_total: false, anew: Again::Never },
+            Exchange { kind: ExchangeKind::Receive(from, ty), of, is_total: false, anew: false },
         )
     }
 }
@@ -380,7 +369,7 @@ fn exchanged<T: TensorOps>(x: &T, op: Exchange) -> Result<T, T::Error> {
 mod tests {
     use super::*;
     use crate::reference::interpret;
-    use crate::{Op, Trace, ValueId, gradients};
+    use crate::{Op, Trace, gradients};
 
     fn ranks() -> impl Iterator<Item = Rank> {
         (1..5).flat_map(|ranks| (0..ranks).map(move |rank| Rank::new(rank, ranks)))
@@ -395,7 +384,7 @@ mod tests {
                         kind: ExchangeKind::ScatterSum,
                         of: Rank::new(rank, ranks),
                         is_total: false,
-                        anew: Again::Never,
+                        anew: false,
                     };
                     Op::from(op).infer(&[&Type::new(DType::F32, [n])]).unwrap()[0].elements()
                 });
@@ -407,16 +396,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_by_name() {
         let why = |kind: ExchangeKind, ty: Type| {
-            let op = Exchange { kind, of: Rank::new(1, 2), is_total: false, anew: Again::Never };
+            let op = Exchange { kind, of: Rank::new(1, 2), is_total: false, anew: false };
             Op::from(op).infer(&[&ty]).unwrap_err()
         };
         let x = |n: usize| Type::new(DType::F32, [n]);
         assert!(why(ExchangeKind::Gather([5].into()), x(3)).contains("has 2 elements"));
         assert!(why(ExchangeKind::From(2), x(3)).contains("no rank 2 among 2"));
         assert!(why(ExchangeKind::Sum, Type::new(DType::Bool, [3])).contains("cast"));
-        let sum = |of: Rank| {
-            Op::from(Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: Again::Never })
-        };
+        let sum = |of: Rank| Op::from(Exchange { kind: ExchangeKind::Sum, of, is_total: false, anew: false });
         let op = sum(Rank::new(2, 2));
         assert!(op.infer(&[&x(1)]).unwrap_err().contains("no rank 2"));
         let op = sum(Rank::ONLY);
@@ -458,13 +445,16 @@ mod tests {
     #[test]
     fn what_is_gathered_anew_is_read_by_nobody_on_the_way_back() {
         let of = Rank::new(0, 2);
-        let graph = |anew: Again| {
+        let graph = |is_anew: bool| {
             let trace = Trace::new();
             let (x, own) = (
                 trace.input("x", Type::new(DType::F64, [3, 4])),
                 trace.input("w", Type::new(DType::F64, [6])),
             );
-            let all = own.all_gather_anew(of, [12], anew).unwrap();
+            let all = match is_anew {
+                true => own.all_gather_anew(of, [12]).unwrap(),
+                false => own.all_gather(of, [12]).unwrap(),
+            };
             let w = all.reshape([4, 3]).unwrap();
             let y = x.matmul(&w).unwrap().tanh().unwrap().matmul(&w.transpose(&[1, 0]).unwrap()).unwrap();
             let loss = y.square().unwrap().sum(&[], false).unwrap();
@@ -472,7 +462,7 @@ mod tests {
             let slopes: Vec<Sym> = slopes.into_iter().map(Option::unwrap).collect();
             trace.finish(&slopes.iter().collect::<Vec<_>>()).unwrap()
         };
-        let (kept, anew) = (graph(Again::Never), graph(Again::Exchanged));
+        let (kept, anew) = (graph(false), graph(true));
         let gathers = |graph: &crate::Graph| -> Vec<crate::NodeId> {
             let all = graph.nodes().iter().enumerate();
             all.filter(|(_, node)| node.op.name() == "all_gather")
@@ -498,55 +488,6 @@ mod tests {
         assert!(a.iter().zip(&b).all(|(a, b)| a.data == b.data));
     }
 
-    /// Blocks as deep models have them: a wide layer of two gathered weights, added to what came.
-    fn blocks(anew: Again) -> crate::Graph {
-        let (of, trace) = (Rank::new(0, 2), Trace::new());
-        let ty = |n: usize| Type::new(DType::F64, [n]);
-        let x = trace.input("x", Type::new(DType::F64, [5, 4]));
-        let owns: Vec<Sym> = (0..6).map(|i| trace.input(&format!("w{i}"), ty(16))).collect();
-        let whole = |own: &Sym, shape: [usize; 2]| {
-            own.all_gather_anew(of, [32], anew).unwrap().reshape(shape).unwrap()
-        };
-        let mut h = x.clone();
-        for pair in owns.chunks(2) {
-            let wide = h.matmul(&whole(&pair[0], [4, 8])).unwrap().tanh().unwrap();
-            h = h.add(&wide.matmul(&whole(&pair[1], [8, 4])).unwrap()).unwrap();
-        }
-        let loss = h.square().unwrap().sum(&[], false).unwrap();
-        let wrt: Vec<&Sym> = [&x].into_iter().chain(&owns).collect();
-        let slopes = gradients(&[(&loss, None)], &wrt, Site::here()).unwrap();
-        let slopes: Vec<Sym> = slopes.into_iter().map(Option::unwrap).collect();
-        trace.finish(&slopes.iter().collect::<Vec<_>>()).unwrap()
-    }
-
-    #[test]
-    fn what_is_made_of_gathered_weights_is_computed_anew_but_where_little_lies_beside_it() {
-        let (kept, anew) = (blocks(Again::Exchanged), blocks(Again::Computed));
-        let is_back = |node: &crate::Node| node.phase == crate::Phase::Backward;
-        let read_back = |graph: &crate::Graph, wide: usize| {
-            let made = graph.nodes().iter().filter(|node| !is_back(node) && !node.op.is_exchange());
-            let made = made.flat_map(|node| node.outputs.iter());
-            let of_way_there = made.filter(|v| graph.ty(**v).shape[..] == [5, wide]);
-            let is_read = |v: &&ValueId| graph.nodes().iter().any(|n| is_back(n) && n.inputs.contains(v));
-            of_way_there.filter(is_read).count()
-        };
-        // Each block's wide value is there for the way back, or is computed once more; what blocks hand on stays.
-        assert_eq!((read_back(&kept, 8), read_back(&anew, 8)), (3, 0), "{anew}");
-        assert!(read_back(&anew, 4) >= 2, "{anew}");
-        let count =
-            |graph: &crate::Graph, name: &str| graph.nodes().iter().filter(|n| n.op.name() == name).count();
-        assert_eq!((count(&kept, "tanh"), count(&anew, "tanh")), (3, 6), "{anew}");
-        // As many exchanges, each reading the token of the one before.
-        assert_eq!(count(&kept, "all_gather"), count(&anew, "all_gather"));
-        let exchanges: Vec<_> = anew.nodes().iter().filter(|n| n.op.is_exchange()).collect();
-        assert!(exchanges.windows(2).all(|pair| pair[1].inputs[1] == pair[0].outputs[1]), "{anew}");
-        let mut dice = Dice::new(7);
-        let types = kept.inputs().iter().map(|v| kept.ty(*v).clone());
-        let values: Vec<Array> = types.map(|ty| Domain::Normal.fill(&ty, &mut dice)).collect();
-        let (a, b) = (interpret(&kept, &values), interpret(&anew, &values));
-        assert!(a.iter().zip(&b).all(|(a, b)| a.data == b.data));
-    }
-
     #[test]
     fn gradients_over_ranks_agree_with_finite_differences() {
         for of in ranks() {
@@ -558,7 +499,7 @@ mod tests {
             {
                 let trace = Trace::new();
                 let x = trace.input("x", ty.clone());
-                let op = Exchange { kind: kind.clone(), of, is_total: false, anew: Again::Never };
+                let op = Exchange { kind: kind.clone(), of, is_total: false, anew: false };
                 let y = exchanged(&x, op).unwrap();
                 let loss = y.square().unwrap().sum(&[], false).unwrap();
                 let slope = gradients(&[(&loss, None)], &[&x], Site::here()).unwrap().remove(0).unwrap();
@@ -587,7 +528,7 @@ mod tests {
             let trace = Trace::new();
             let x = trace.input("x", Type::new(DType::F64, [3]));
             let of = Rank::new(0, 2);
-            let y = exchanged(&x, Exchange { kind, of, is_total: false, anew: Again::Never }).unwrap();
+            let y = exchanged(&x, Exchange { kind, of, is_total: false, anew: false }).unwrap();
             let loss = y.sum(&[], false).unwrap();
             assert!(gradients(&[(&loss, None)], &[&x], Site::here()).is_err());
         }

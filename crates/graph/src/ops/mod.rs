@@ -55,7 +55,7 @@ pub use cumulative::{CumProdGrad, Cumulative, CumulativeKind, CumulativeOps};
 pub use custom::Custom;
 pub use eight_bit::{EightBitOps, EightBitRule, EightBitStep, EightBitUpdate, coded};
 pub use einsum::EinsumOps;
-pub use exchange::{Again, Exchange, ExchangeKind, ExchangeOps, Rank};
+pub use exchange::{Exchange, ExchangeKind, ExchangeOps, Rank};
 pub use frozen_cross_entropy::{FrozenCrossEntropy, FrozenCrossEntropyOps};
 pub use fused::{Arg, Chain, ElementOp, Fused, Step};
 pub use gather::{Gather, GatherOps, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};

@@ -7,7 +7,7 @@ use super::rewrite::Rewrite;
 use crate::error::Result;
 use crate::graph::{Graph, Phase};
 use crate::op::Op;
-use crate::ops::{Again, Exchange, ExchangeKind};
+use crate::ops::{Exchange, ExchangeKind};
 
 /// Moves exchanges between several ranks, with what only they wait for, to where their values are complete. Gathered parameters stay where they are asked for,
 /// and messages between two ranks where they stand: what is received early lies there long.
@@ -21,7 +21,7 @@ pub fn exchange_early(graph: &Graph) -> Result<Graph> {
         return Ok(graph.clone());
     }
     let stays = |i: usize| {
-        let is_asked = |e: &Exchange| e.anew != Again::Never && matches!(e.kind, ExchangeKind::Gather(_));
+        let is_asked = |e: &Exchange| e.anew && matches!(e.kind, ExchangeKind::Gather(_));
         exchange(i).is_some_and(|e| is_asked(e) || e.is_between_two())
     };
     let mut order = Order { graph, is_done: vec![false; graph.nodes().len()], all: Vec::new() };

@@ -43,7 +43,7 @@ impl<M: Model + 'static> Computation<M> {
     fn net_over(&self, state: &[Tensor], training: bool) -> Net {
         Net::bound(&self.params, &state[..self.params.len()], training)
             .precision(self.recipe.request.precision)
-            .gathering(self.recipe.rank, &self.layout.gathered, self.recipe.anew)
+            .gathering(self.recipe.rank, &self.layout.gathered)
     }
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {

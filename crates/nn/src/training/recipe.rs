@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_graph::ops::{Again, Rank};
+use plimsoll_graph::ops::Rank;
 use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
 
 use super::{Stages, shards, splits};
@@ -203,8 +203,6 @@ pub struct Recipe {
     pub sync_batch_norm: bool,
     /// Which parameters ranks have parts of ([`Parallel::Tensor`]): found in the model when a training is made of it.
     pub parts: Parts,
-    /// What of gathered parameters ([`Parallel::Parameters`]), and of what is computed of them, is made anew on the way back.
-    pub anew: Again,
     /// The model cut into stages, where ranks have one each: a training finds them, and whoever makes a recipe leaves them out.
     pub stages: Option<Arc<Stages>>,
 }
@@ -247,7 +245,6 @@ impl Recipe {
             parallel: Parallel::Data,
             sync_batch_norm: false,
             parts: Parts::default(),
-            anew: Again::Exchanged,
             stages: None,
         }
     }

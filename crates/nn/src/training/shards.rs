@@ -2,7 +2,7 @@
 //!
 //! Of every parameter a rank has as many elements as any other, the last ones filled up with zeros: so all ranks run the same step.
 
-use plimsoll_graph::ops::{Again, Rank};
+use plimsoll_graph::ops::Rank;
 use plimsoll_graph::{ExchangeOps, Shape, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -109,10 +109,10 @@ pub(super) fn scattered(
     pieces(&found, types.iter())
 }
 
-/// A parameter of which every rank has its shard, gathered once more where a gradient reads it, or something that is computed of it anew.
-pub(crate) fn gathered_anew(shard: &Tensor, whole: &Type, rank: Rank, anew: Again) -> Result<Tensor> {
+/// A parameter of which every rank has its shard, gathered once more where a gradient reads it.
+pub(crate) fn gathered_anew(shard: &Tensor, whole: &Type, rank: Rank) -> Result<Tensor> {
     let (own, len) = (shard.shape().elements(), whole.elements());
-    let all = shard.flatten(0)?.all_gather_anew(rank, [own * rank.ranks], anew)?;
+    let all = shard.flatten(0)?.all_gather_anew(rank, [own * rank.ranks])?;
     let all = if own * rank.ranks == len { all } else { all.narrow(0, 0, len)? };
     all.reshape(whole.shape.clone())
 }

@@ -1,7 +1,7 @@
 //! A device as a value: kernels, memory and a record of what was placed on it.
 //!
 //! Where devices come from is apart, since it alone names backends (`backends`, `best`, `survey`); so is what a memory limit counts (`counted`).
-//! Of a device with ranks, kernels that it has not itself, and copies, `exchanges`, `placer` and `traffic` speak.
+//! Of a device with ranks, kernels that it has not itself, and copies, `exchanges`, `placer` and `traffic` speak; of a folder beside its memory, `disk`.
 
 mod answers;
 mod backends;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_graph::ops::Again;
 use plimsoll_nn::{Clip, Net, Parallel, Parts, Pipeline, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
@@ -225,7 +224,6 @@ impl Trainer {
             parallel: self.parallel,
             sync_batch_norm: self.sync_batch_norm,
             parts: Parts::default(),
-            anew: Again::Exchanged,
             stages: None,
         };
         self.with_host(recipe, data, share)
