@@ -130,19 +130,23 @@ pub fn tune(
         }
         (_, lock) => folder.begin(config, lock)?,
     };
-    let rows = folder.path().join("rows");
+    let (rows, kept_in) = (folder.path().join("rows"), folder.path().join(KEPT));
     let packed = match &kept.packed {
         Some(packed) => *packed,
         None => {
+            // A run that is ended while it packs can be gone on with; what is there of its rows is packed again.
+            folder.record(&kept_in, &kept)?;
+            std::fs::remove_dir_all(&rows).ok();
             let packed = tuned.pack(config, model, &rows, session.is_text()).inspect_err(|_| {
                 // Texts that cannot be read are a request that was not accepted: nothing of it stays, but for a run that was begun before.
                 if !resumes {
                     std::fs::remove_dir_all(&rows).ok();
                     std::fs::remove_file(folder.config()).ok();
+                    std::fs::remove_file(&kept_in).ok();
                 }
             })?;
             kept.packed = Some(packed);
-            folder.record(&folder.path().join(KEPT), &kept)?;
+            folder.record(&kept_in, &kept)?;
             packed
         }
     };
