@@ -2,7 +2,8 @@
 """The whole table of exports, in one go: every model of the zoo and six Keras applications, in float32 and int8, beside LiteRT and onnxruntime.
 
     cargo build --release && cargo build --release -p plimsoll-lite --example measure
-    OMP_NUM_THREADS=1 python benches/export.py [--out table.md] [--seconds 1] [--least 0.8] [MODEL ...]
+    OMP_NUM_THREADS=1 python benches/export.py [--out table.md] [--files FOLDER] [--seconds 1] [--least 0.8] [MODEL ...]
+    OMP_NUM_THREADS=1 python benches/export.py --again table.md --files FOLDER [--out timed.md] [MODEL ...]
 
 A model of the zoo takes one step of training, so that there is a run to export; an application has random weights and settled statistics.
 Each is exported as .tflite and .onnx, and the same Keras model is converted by TensorFlow (in a process of its own). For each file:
@@ -15,13 +16,18 @@ Each is exported as .tflite and .onnx, and the same Keras model is converted by 
 - milliseconds of one thread, best of runs that are taken in turn: plimsoll-lite with packed weights, LiteRT with XNNPACK, onnxruntime (int8: the .onnx
   as onnxruntime's own tool quantizes it), and the better of the others' over ours (wanted: --least).
 
+With --files, what is made stays in that folder, one a model. --again measures the times of a table's rows with those files once more and writes the rows with
+them: files, arenas and differences do not depend on what else a machine does, times do.
+
 What misses its mark is marked with a star; the status is the number of rows with one. Needs tensorflow, ai-edge-litert, onnx, onnxruntime.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -136,7 +142,8 @@ def onnx(path, values, quantized):
 
         feed = {port.name: value for port, value in zip(onnxruntime.InferenceSession(str(path)).get_inputs(), values)}
         made = path.with_suffix(".int8.onnx")
-        quantization.quantize_static(str(path), str(made), Reader(), per_channel=True, weight_type=quantization.QuantType.QInt8)
+        if not made.exists():
+            quantization.quantize_static(str(path), str(made), Reader(), per_channel=True, weight_type=quantization.QuantType.QInt8)
         path = made
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -169,8 +176,8 @@ def beyond(found, wanted):
 class Row:
     """A line of the table, with what misses its mark."""
 
-    def __init__(self, name):
-        self.cells, self.bad = [name], False
+    def __init__(self, *cells):
+        self.cells, self.bad = [*cells], any(cell.endswith("*") for cell in cells)
 
     def put(self, text, good=True):
         self.cells.append(f"{text}{'' if good else ' *'}")
@@ -180,9 +187,16 @@ class Row:
         return "| " + " | ".join(self.cells) + " |"
 
 
+def ours(args, path, wanted, runs, *more):
+    """What plimsoll-lite says of a file on the input beside it, and its first result."""
+    out = path.with_suffix(".out")
+    told = json.loads(command(args.measure, path, path.with_suffix(".in"), out, runs, *more))
+    return told, np.fromfile(out, wanted.dtype)[: wanted.size].reshape(wanted.shape)
+
+
 def row(args, name, way, folder, source, calibrate, theirs):
     line = Row(f"{name} {way}")
-    path, given, out = folder / f"{way}.tflite", folder / "in", folder / "out"
+    path = folder / f"{way}.tflite"
     more = ["--quantize", "int8", "--calibrate", calibrate, "--int8-ports"] if way == "int8" else []
     try:
         command(args.plimsoll, "export", source, "--to", path, *more)
@@ -194,15 +208,11 @@ def row(args, name, way, folder, source, calibrate, theirs):
     line.put(theirs.stat().st_size if theirs.exists() else "none")
     plain, values, wanted = litert(path, None, True)
     quick, _, delegated = litert(path, values, False)
-    given.write_bytes(b"".join(value.tobytes() for value in values))
-
-    def ours(runs, *more):
-        told = json.loads(command(args.measure, path, given, out, runs, *more))
-        return told, np.fromfile(out, wanted.dtype)[: wanted.size].reshape(wanted.shape)
+    path.with_suffix(".in").write_bytes(b"".join(value.tobytes() for value in values))
 
     from litert import arena
 
-    (told, plainly), (_, packed), span = ours(1), ours(1, "packed"), arena(plain)
+    (told, plainly), (_, packed), span = ours(args, path, wanted, 1), ours(args, path, wanted, 1, "packed"), arena(plain)
     line.put(told["arena"], told["arena"] <= span)
     line.put(span)
     if wanted.dtype == np.int8:
@@ -211,38 +221,96 @@ def row(args, name, way, folder, source, calibrate, theirs):
     else:
         worst = max(far(plainly, wanted), far(packed, wanted))
         line.put(f"{worst:.1e}", worst <= (1e-5 if way == "f32" else 0.05) and wanted.std() > 0)
-    peers, session = [], None
+    session = None
     if way == "f32":
         command(args.plimsoll, "export", source, "--to", folder / "m.onnx")
+        for at, value in enumerate(values):
+            np.save(folder / f"{at}.npy", value)
     try:
-        floats = values if way == "f32" else [np.load(folder / f"{at}.npy") for at in range(len(values))]
-        session, feed = onnx(folder / "m.onnx", floats, way == "int8")
+        session, feed = peer(folder, way)
         if way == "f32":
-            for at, value in enumerate(values):
-                np.save(folder / f"{at}.npy", value)
             apart = far(session.run(None, feed)[0].reshape(packed.shape), packed)
             line.put(f"{apart:.1e}", apart <= 1e-4)
         else:
             line.put("")
     except Exception as error:
         line.put(" ".join(str(error).split())[:60], way != "f32")
-    best = [float("inf")] * 3
     del plain
+    times(args, line, path, wanted, quick, session and (lambda: session.run(None, feed)))
+    return line
+
+
+def peer(folder, way):
+    """onnxruntime's session of a model and what it is fed: the numbers that the file in float32 was given."""
+    values = [np.load(path) for path in sorted(folder.glob("[0-9].npy"))]
+    return onnx(folder / "m.onnx", values, way == "int8")
+
+
+def times(args, line, path, wanted, litert_runs, onnx_runs):
+    best = [float("inf")] * 3
     for _ in range(ROUNDS):
-        best[1] = min(best[1], timed(quick.invoke, args.seconds))
+        best[1] = min(best[1], timed(litert_runs.invoke, args.seconds))
         runs = max(2, min(5000, round(1e3 * args.seconds / best[1])))
-        best[0] = min(best[0], ours(runs, "packed")[0]["milliseconds"])
-        if session:
-            best[2] = min(best[2], timed(lambda: session.run(None, feed), args.seconds))
+        best[0] = min(best[0], ours(args, path, wanted, runs, "packed")[0]["milliseconds"])
+        if onnx_runs:
+            best[2] = min(best[2], timed(onnx_runs, args.seconds))
     for milliseconds in best:
         line.put(f"{milliseconds:.3f}" if milliseconds < float("inf") else "none")
     ratio = min(best[1:]) / best[0]
     line.put(f"{ratio:.2f}", ratio >= args.least)
+
+
+def again(args, cells):
+    """A row with its times measured now, or as it was where it has none."""
+    if len(cells) < COLUMNS:
+        return Row(*cells)
+    name, way = cells[0].rsplit(" ", 1)
+    folder = args.files / name
+    path = folder / f"{way}.tflite"
+    line = Row(*cells[: COLUMNS - 4])
+    given = path.with_suffix(".in").read_bytes()
+    from ai_edge_litert.interpreter import Interpreter
+
+    values, at = [], 0
+    for detail in Interpreter(str(path)).get_input_details():
+        count = int(np.prod(detail["shape"]))
+        values.append(np.frombuffer(given, detail["dtype"], count, at).reshape(detail["shape"]))
+        at += values[-1].nbytes
+    quick, _, wanted = litert(path, values, False)
+    runs = None
+    if cells[COLUMNS - 2] != "none":
+        session, feed = peer(folder, way)
+        runs = lambda: session.run(None, feed)
+    times(args, line, path, wanted, quick, runs)
     return line
 
 
+COLUMNS = 11
 HEAD = """| model | bytes | TensorFlow's | arena | LiteRT's | from LiteRT | onnx | ours ms | LiteRT | onnxrt | ratio |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
+
+
+def kept(args):
+    """The rows of a table whose times are asked for again, cell by cell."""
+    lines = args.again.read_text().splitlines() if args.again else []
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    return [cells for cells in rows if cells[0] not in ("model", "---") and (not args.models or cells[0].rsplit(" ", 1)[0] in args.models)]
+
+
+@contextlib.contextmanager
+def folder_of(args, name):
+    """A folder for a model's files, without what is not asked for again once the model is done."""
+    if not args.files:
+        with tempfile.TemporaryDirectory() as folder:
+            yield pathlib.Path(folder)
+        return
+    folder = args.files / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    for name in ("m.keras", "data.npz", "data.txt", "theirs-f32.tflite", "theirs-int8.tflite"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def main():
@@ -252,8 +320,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--least", type=float, default=0.8)
     parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--files", type=pathlib.Path)
+    parser.add_argument("--again", type=pathlib.Path)
     parser.add_argument("models", nargs="*")
     args = parser.parse_args()
+    if args.again and not args.files:
+        parser.error("--again needs --files, where the files of the table are")
     bad = 0
 
     def say(text):
@@ -263,9 +335,12 @@ def main():
                 file.write(text + "\n")
 
     say(HEAD)
-    for name in args.models or [*ZOO, *APPLICATIONS]:
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
+    for cells in kept(args):
+        line = again(args, cells)
+        say(line.text())
+        bad += line.bad
+    for name in [] if args.again else args.models or [*ZOO, *APPLICATIONS]:
+        with folder_of(args, name) as folder:
             theirs = {way: folder / f"theirs-{way}.tflite" for way in ("f32", "int8")}
             try:
                 source, keras, data = sources(name, folder, args.plimsoll)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE))
 STEPS = 2
 #: Names with how often the batch of the table is repeated.
 MODELS = {
-    "timm/test_vit2": 16, "timm/test_vit3": 16, "timm/vit_tiny_patch16_224": 32, "timm/deit_tiny_patch16_224": 32, "timm/resmlp_12_224": 48, "timm/convnext_atto": 16, "timm/regnetx_002": 16,
+    "timm/test_vit2": 32, "timm/test_vit3": 16, "timm/vit_tiny_patch16_224": 32, "timm/deit_tiny_patch16_224": 32, "timm/resmlp_12_224": 48, "timm/convnext_atto": 16, "timm/regnetx_002": 16,
     "timm/regnety_002": 16, "timm/poolformer_s12": 32, "timm/mobilenetv3_small_100": 32, "timm/lcnet_050": 32, "timm/edgenext_xx_small": 16, "torchvision/squeezenet1_1": 32, "torchvision/mobilenet_v2": 16,
     "torchvision/shufflenet_v2_x0_5": 32, "transformers/albert": 512, "written/state_space": 2048, "written/seq2seq": 512, "written/wavenet": 512, "written/lstm_cells": 1024,
 }

@@ -281,7 +281,7 @@ class Trainer:
         schedule: how the learning rate changes: a :class:`Schedule`, or a function from the step to a factor.
         clip_norm: gradients longer than this, all together, are shortened to it.
         clip_value: every element of a gradient is held between minus and plus this.
-        state: ``"8bit"`` keeps the optimizer's state as bytes.
+        state: ``"bf16"`` keeps the optimizer's state in bf16, rounded stochastically, ``"8bit"`` as bytes; losses differ a little.
         micro_batch: so many samples run at a time; without a word, the plan says.
         host_memory: the most of the host's memory that a run on a card may take.
         labels: how many arrays of each sample are labels.
@@ -318,8 +318,8 @@ class Trainer:
             name, rate, more = optimizer.name, optimizer.learning_rate, optimizer.settings
         else:
             name, rate, more = optimizer, 1e-3 if learning_rate is None else float(learning_rate), {}
-        if state not in (None, "8bit"):
-            raise ValueError(f"state is {state!r}; 8bit belongs there, or nothing")
+        if state not in (None, "f32", "bf16", "8bit"):
+            raise ValueError(f"state is {state!r}; f32, bf16 or 8bit belongs there, or nothing")
         texts(device=device, precision=precision, exact=exact)
         labels, seed = whole(labels, "labels", 0), whole(seed, "seed", 0)
         for name_of, bound in (("clip_norm", clip_norm), ("clip_value", clip_value)):
@@ -342,7 +342,7 @@ class Trainer:
             "schedule": (schedule.shape, schedule.settings) if isinstance(schedule, Schedule) else schedule,
             "clip_norm": clip_norm,
             "clip_value": clip_value,
-            "eight_bit_state": state == "8bit",
+            "state": state or "f32",
             "micro_batch": micro_batch,
             "seed": seed,
             "labels": labels,

@@ -428,9 +428,12 @@ class TestTrainer:
         with pytest.raises(ValueError, match="cannot both"):
             small(clip_norm=1.0, clip_value=1.0)
         pair = pairs()
-        assert small(state="8bit").fit(*pair, epochs=5, verbose=0)[-1]["loss"] < 0.5
-        with pytest.raises(plimsoll.PlimsollError, match="8-bit"):
-            Trainer(Sequential().dense(2), "mse", "adagrad", state="8bit", device="cpu")
+        for state, named in (("8bit", "8-bit"), ("bf16", "bf16")):
+            assert small(state=state).fit(*pair, epochs=5, verbose=0)[-1]["loss"] < 0.5
+            with pytest.raises(plimsoll.PlimsollError, match=f"adagrad has no {named} state"):
+                Trainer(Sequential().dense(2), "mse", "adagrad", state=state, device="cpu")
+        with pytest.raises(ValueError, match="bf16 or 8bit belongs there"):
+            small(state="4bit")
 
     def test_schedules_say_the_rate_of_every_step(self):
         x, y = np.ones((6, 1), "float32"), np.zeros(6, "float32")

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import plimsoll
-from torch_modules import ready
+from torch_modules import built, ready
 
 pytestmark = pytest.mark.torch
 
@@ -58,6 +58,13 @@ def _schedulers(torch):
     }
 
 
+def _twins(torch, kind, rate, **settings):
+    """The same net twice, each with an optimizer of its own: one for the trainer, one for PyTorch."""
+    ours = _net(torch)
+    theirs = copy.deepcopy(ours)
+    return tuple((net, kind(net.parameters(), rate, **settings)) for net in (ours, theirs))
+
+
 def test_every_scheduler_of_pytorch_is_followed_and_none_is_forgotten():
     torch = ready()
     batches, made = _batches(torch), _schedulers(torch)
@@ -66,9 +73,7 @@ def test_every_scheduler_of_pytorch_is_followed_and_none_is_forgotten():
     for number, (name, make) in enumerate(made.items()):
         kind = torch.optim.SGD if number % 2 == 0 else torch.optim.AdamW
         settings = {"momentum": 0.9} if kind is torch.optim.SGD else {}
-        ours = _net(torch)
-        theirs = copy.deepcopy(ours)
-        own, their = kind(ours.parameters(), 0.05, **settings), kind(theirs.parameters(), 0.05, **settings)
+        (ours, own), (theirs, their) = _twins(torch, kind, 0.05, **settings)
         schedulers = []
         trainer = _trainer(torch, ours, own, check=False) if number % 3 else None
         for optimizer in (own, their):
@@ -85,9 +90,8 @@ def test_every_scheduler_of_pytorch_is_followed_and_none_is_forgotten():
 
 def test_state_goes_in_and_out_in_the_middle():
     torch = ready()
-    ours, batches = _net(torch), _batches(torch)
-    theirs = copy.deepcopy(ours)
-    own, their = torch.optim.AdamW(ours.parameters(), 0.01), torch.optim.AdamW(theirs.parameters(), 0.01)
+    batches = _batches(torch)
+    (ours, own), (theirs, their) = _twins(torch, torch.optim.AdamW, 0.01)
     trainer = _trainer(torch, ours, own)
     kept = None
     for step in range(9):
@@ -197,9 +201,8 @@ def test_an_interrupt_leaves_what_was_trained():
 
 def test_calls_that_mean_nothing_here_do_no_harm():
     torch = ready()
-    ours, batches = _net(torch), _batches(torch)
-    theirs = copy.deepcopy(ours)
-    own, their = torch.optim.SGD(ours.parameters(), 0.1), torch.optim.SGD(theirs.parameters(), 0.1)
+    batches = _batches(torch)
+    (ours, own), (theirs, their) = _twins(torch, torch.optim.SGD, 0.1)
     trainer = _trainer(torch, ours, own)
     for batch in batches:
         own.zero_grad()
@@ -213,18 +216,13 @@ def test_several_losses_of_named_parts_of_a_batch_are_one():
     torch = ready()
     nn = torch.nn
 
-    class Two(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.kind, self.size = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 1)
-
-        def forward(self, x, kind, size):
-            x = self.body(x).relu()
-            losses = {"kind": nn.functional.cross_entropy(self.kind(x), kind), "size": nn.functional.mse_loss(self.size(x)[:, 0], size)}
-            return {"loss": losses["kind"] + 0.5 * losses["size"], **losses}
+    def two(self, x, kind, size):
+        x = self.body(x).relu()
+        losses = {"kind": nn.functional.cross_entropy(self.kind(x), kind), "size": nn.functional.mse_loss(self.size(x)[:, 0], size)}
+        return {"loss": losses["kind"] + 0.5 * losses["size"], **losses}
 
     batches = [{"x": torch.randn(8, 6), "kind": torch.randint(3, (8,)), "size": torch.randn(8)} for _ in range(3)]
-    ours = Two()
+    ours = built(two, body=nn.Linear(6, 8), kind=nn.Linear(8, 3), size=nn.Linear(8, 1))
     theirs = copy.deepcopy(ours)
     from plimsoll.torch import Trainer
 

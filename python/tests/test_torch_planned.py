@@ -7,7 +7,7 @@ import copy
 import pytest
 
 import plimsoll
-from torch_modules import ready, tied
+from torch_modules import built, ready, tied
 
 pytestmark = pytest.mark.torch
 
@@ -188,6 +188,71 @@ def test_wrapped_as_advised_eager_fits():
     assert not advise(model, batch, 2 * unwrapped, loss_fn).blocks
     with pytest.raises(plimsoll.MemoryLimitError, match="blocks wrapped"):
         advise(model, batch, stands, loss_fn)
+
+
+def test_what_a_compiler_fuses_takes_neither_memory_nor_a_pass_of_its_own():
+    torch = ready()
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from plimsoll.torch._joined import Joined
+    from plimsoll.torch._trace import Trace
+
+    def step(x, w, v):
+        y = x @ w
+        z = torch.tanh(2 * y + 1).exp()
+        shares = z - z.amax(1, keepdim=True)
+        return z @ v, shares.sum(), (y + x) * v
+
+    given = [torch.randn(64, 64) for _ in range(3)]
+    graph = make_fx(step)(*given)
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    single = Trace(graph, dict(zip(places, given)), "graph")
+    joined = Joined(single)
+    names = [node.target.overloadpacket.__name__ for node in joined.ops]
+    # The chain is written once, for the product; the maximum and the sum compute it in themselves.
+    assert names == ["mm", "exp", "amax", "mm", "sum", "mul"]
+    lines = [line for line in joined.lines if "op" in line]
+    product = lines[0]["outs"][0]
+    assert lines[1]["ins"] == [product]
+    assert lines[2]["ins"] == [product]
+    largest, total = lines[2]["outs"][0], lines[4]
+    assert sorted(total["ins"]) == sorted([product, largest])
+    assert len(joined.lines) < len(single.lines)
+    # A pass over y by itself is not dearer than the four that it stands for.
+    by_name = {line["name"]: line for line in single.lines if "op" in line}
+    assert lines[1]["ns"] <= by_name["aten.exp.default"]["ns"] + 1
+
+
+def test_a_step_with_its_loss_is_cut_where_the_backward_pass_begins():
+    """Ops that count labels depend on no activation, and a plan may put them first."""
+    torch = ready()
+    from torch._functorch.aot_autograd import aot_module
+    from torch._functorch.compilers import nop
+    from torch._inductor.decomposition import select_decomp_table
+
+    from plimsoll.torch._compile import _Partitioner
+
+    nn = torch.nn
+
+    def classified(self, x, y):
+        return nn.functional.cross_entropy(self.head(self.blocks(x)), y)
+
+    model, batch = built(classified, blocks=_blocks(torch)[0], head=nn.Linear(64, 500)), (torch.randn(256, 64), torch.randint(500, (256,)))
+    wanted = model(*batch)
+    wanted.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    wishes = []
+    for share in (None, 0.6):
+        model.zero_grad()
+        cut = _Partitioner(1 << 40 if share is None else int(share * wishes[0].unlimited))
+        loss = aot_module(model, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, decompositions=select_decomp_table())(*batch)
+        loss.backward()
+        assert torch.allclose(loss, wanted, rtol=1e-5)
+        assert all(torch.allclose(p.grad, g, rtol=1e-3, atol=1e-6) for p, g in zip(model.parameters(), gradients))
+        wishes += cut.wishes
+    whole, less = (wish.kept_bytes for wish in wishes)
+    # Without a limit the inputs of every product are kept.
+    assert whole > 6 * 256 * 256 * 4 and 0.1 * whole < less < 0.7 * whole
 
 
 def test_compiled_near_a_limit_keeps_less_and_computes_the_same():

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 import plimsoll
-from torch_modules import ready, tied
+from torch_modules import built, ready, tied
 
 pytestmark = pytest.mark.torch
 STEPS = 20
@@ -444,17 +444,15 @@ def test_of_a_convolutional_net_the_pictures_alone_are_transposed():
 
     nn = torch.nn
 
-    class Residual(nn.Module):
-        def __init__(self, channels):
-            super().__init__()
-            self.parts = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1, groups=channels))
-            self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1), nn.Sigmoid())
+    def gated(self, x):
+        y = self.parts(x)
+        return torch.cat([x + y * self.gate(y), x], 1)
 
-        def forward(self, x):
-            y = self.parts(x)
-            return torch.cat([x + y * self.gate(y), x], 1)
+    def residual(channels):
+        parts = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1, groups=channels))
+        return built(gated, parts=parts, gate=nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1), nn.Sigmoid()))
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.MaxPool2d(2), Residual(8), nn.GroupNorm(4, 16), nn.Upsample(scale_factor=2), Residual(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.MaxPool2d(2), residual(8), nn.GroupNorm(4, 16), nn.Upsample(scale_factor=2), residual(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
     trainer = Trainer(model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
     count, share = trainer.plan((torch.randn(4, 3, 32, 32), torch.arange(4))).transposes
     assert count == 1 and 0 < share < 0.5
@@ -481,31 +479,51 @@ def test_the_least_memory_gives_the_same_bits(make):
     assert all(torch.equal(value, found[1][2][name]) for name, value in found[0][2].items())
 
 
-def test_what_depends_on_constants_alone_is_computed_once():
-    torch = ready()
-    from plimsoll.torch import Trainer, export
+def _classifies_alike(torch, model, batch):
+    """Three steps on one batch, against PyTorch's own."""
+    from plimsoll.torch import Trainer
 
-    nn = torch.nn
-
-    class Placed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.enter, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
-
-        def forward(self, x):
-            places = torch.arange(6).unsqueeze(1) / 10.0 ** (torch.arange(8) / 4)
-            mask = torch.ones(6, 6).tril().log()
-            h = self.enter(x) + places.sin()
-            return self.head(torch.softmax(h @ h.transpose(1, 2) + mask, -1) @ h).mean(1)
-
-    model, batch = Placed(), (torch.randn(4, 6, 4), torch.randint(3, (4,)))
-    ops = [str(node.target) for node in export(model, (batch[0],)).graph.nodes]
-    assert not any(op in " ".join(ops) for op in ("arange", "sin", "tril", "log")), ops
-    theirs = copy.deepcopy(model)
-    loss_fn = nn.functional.cross_entropy
+    theirs, loss_fn = copy.deepcopy(model), torch.nn.functional.cross_entropy
     trainer = Trainer(model, loss_fn, torch.optim.SGD(model.parameters(), 0.1))
     wanted = _eager(torch, theirs, loss_fn, torch.optim.SGD(theirs.parameters(), 0.1), [batch], 3)
     assert [trainer.step(batch) for _ in range(3)] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_what_depends_on_constants_alone_is_computed_once():
+    torch = ready()
+    from plimsoll.torch import export
+
+    nn = torch.nn
+
+    def placed(self, x):
+        places = torch.arange(6).unsqueeze(1) / 10.0 ** (torch.arange(8) / 4)
+        mask = torch.ones(6, 6).tril().log()
+        h = self.enter(x) + places.sin()
+        return self.head(torch.softmax(h @ h.transpose(1, 2) + mask, -1) @ h).mean(1)
+
+    model, batch = built(placed, enter=nn.Linear(4, 8), head=nn.Linear(8, 3)), (torch.randn(4, 6, 4), torch.randint(3, (4,)))
+    ops = [str(node.target) for node in export(model, (batch[0],)).graph.nodes]
+    assert not any(op in " ".join(ops) for op in ("arange", "sin", "tril", "log")), ops
+    _classifies_alike(torch, model, batch)
+
+
+def test_only_tokens_that_are_read_are_normed():
+    torch = ready()
+    from plimsoll.torch import export
+
+    nn = torch.nn
+
+    def read(self, x):
+        # Of the last, one statistic is over all tokens.
+        return self.head(self.one(x)[:, 0] + self.some(x)[:, 1:, :].mean(1) + self.all(x)[:, 2])
+
+    norms = {"one": nn.LayerNorm(8), "some": nn.LayerNorm(8), "all": nn.LayerNorm((5, 8))}
+    model, batch = built(read, head=nn.Linear(8, 3), **norms), (torch.randn(4, 5, 8), torch.randint(3, (4,)))
+    program = export(model, (batch[0],))
+    normed = [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.target is torch.ops.aten.layer_norm.default]
+    assert normed == [(4, 8), (4, 4, 8), (4, 5, 8)]
+    assert torch.allclose(program.module()(batch[0]), model(batch[0]), atol=1e-6)
+    _classifies_alike(torch, model, batch)
 
 
 def test_a_module_made_for_one_batch_size_is_trained_whole():

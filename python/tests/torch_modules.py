@@ -30,3 +30,13 @@ def tied(torch, words, width):
             return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
     return Tied()
+
+
+def built(forward, **parts):
+    """A module of parts by name, with a forward of its own."""
+    import torch
+
+    module = type("Built", (torch.nn.Module,), {"forward": forward})()
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module

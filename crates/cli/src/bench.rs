@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::model_setup;
 use crate::profile::Profiled;
 use crate::setup::Setup;
-use crate::{Failure, Stop, batch_auto, device_args, profile, random, records, request};
+use crate::{Failure, Stop, batch_auto, device_args, profile, random, ranks, records, request};
 
 /// Arguments of `plimsoll bench`.
 #[derive(clap::Args)]
@@ -121,6 +121,10 @@ struct Measured {
 pub fn run(args: &Args) -> Result<(), Stop> {
     profile::check(args.profile).map_err(Stop::usage)?;
     let config = request::without_training(Some(&args.model), &args.config)?;
+    ranks::remark_on_one(
+        &config,
+        "plimsoll plan --ranks N plans for several, plimsoll train --ranks N measures them",
+    );
     let device = device_args::device(&config)?;
     let (config, sizes) = batch_auto::settled(&config, &device)?;
     let mut measured = device.scope(|| measure(args, &config, &device))?;

@@ -106,9 +106,11 @@ fn check_names(config: &Config) -> Result<(), Failure> {
     config.schedule(1)?;
     config.pruning(1)?;
     let (precision, _) = config.precision()?;
-    if config.has_eight_bit_state()? && precision == Some(Precision::F64) {
-        let why = "--state 8bit is for parameters in f32, and --precision f64 makes all of them f64";
-        return Err(Failure(format!("{why}; leave one of the two out")));
+    let kept = config.kept()?;
+    if kept != plimsoll::nn::Kept::F32 && precision == Some(Precision::F64) {
+        let why =
+            "is for parameters in f32, and --precision f64 makes all of them f64; leave one of the two out";
+        return Err(Failure(format!("--state {} {why}", kept.name())));
     }
     config.on_error()?;
     config.scale()?;
@@ -197,9 +199,14 @@ mod tests {
             ("loss = \"a=mse,b=msee\"", "loss msee"),
             ("metrics = \"acc\"", "metric acc"),
             ("precision = \"f8\"", "precision f8"),
-            ("state = \"4bit\"", "--state 4bit"),
+            (
+                "state = \"4bit\"",
+                "--state 4bit is no way to keep an optimizer's state; use f32, bf16 or 8bit",
+            ),
             ("state = \"8bit\"\noptimizer = \"adagrad\"", "adagrad has no 8-bit state"),
             ("state = \"8bit\"\noptimizer = \"sgd\"", "sgd has no 8-bit state"),
+            ("state = \"bf16\"\noptimizer = \"sgd\"", "--state bf16: sgd has no bf16 state"),
+            ("state = \"bf16\"\nprecision = \"f64\"", "--state bf16 is for parameters in f32"),
             ("state = \"8bit\"\nprecision = \"f64\"", "--state 8bit is for parameters in f32"),
             ("scale = \"half\"", "--scale half"),
             ("stratified = true", "--stratified"),

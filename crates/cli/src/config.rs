@@ -127,7 +127,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// The memory limit: the most that the process may take (`200MiB`, `1.5GiB`, plain bytes, or `max` for what is free). On a
-    /// card it is of the card's memory. [default: none; 34MiB for the demo]
+    /// card it is of the card's memory. [default: none; 30MiB for the demo]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
@@ -148,9 +148,10 @@ pub struct Config {
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
-    /// How the optimizer's state is kept: f32, or 8bit for a byte a number with a scale for every 256 (adam, adamw, momentum, nesterov, lion):
-    /// a quarter of its memory, losses that differ a little. Tensors under 4096 elements stay in f32. [default: f32]
-    #[arg(long, help_heading = "Memory", value_name = "f32 | 8bit")]
+    /// How the optimizer's state is kept (adam, adamw, momentum, nesterov, lion): f32, or approximately, with losses that differ a little: bf16,
+    /// rounded stochastically, for half its memory, or 8bit for a byte a number with a scale for every 256, a quarter, where tensors under 4096
+    /// elements stay in f32. [default: f32]
+    #[arg(long, help_heading = "Memory", value_name = "f32 | bf16 | 8bit")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// How far plans may depart from the bits of an unlimited run: bitwise (the same bits: other order, recompute, offload),

@@ -9,6 +9,13 @@ use signal_hook::flag;
 
 use crate::Failure;
 
+/// Has a file that grows past what the user's limits allow be an error of who writes it, instead of the end of the process.
+pub fn outlive_file_limits() {
+    #[cfg(unix)]
+    // Where the system refuses, such a file ends the process as before.
+    flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).ok();
+}
+
 /// The signals that are listened to.
 pub struct Signals(Arc<AtomicUsize>);
 

@@ -203,6 +203,7 @@ pub fn command(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
             };
         }
     };
+    interrupt::outlive_file_limits();
     let result = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),

@@ -26,8 +26,8 @@ pub struct LoraArgs {
     /// Divide alpha by the root of the rank (rsLoRA).
     #[arg(long, requires = "lora", help_heading = "Adapters")]
     pub rslora: bool,
-    /// Train a magnitude for each output of these layers beside the direction of its weights (DoRA), as PEFT has it; not with --base.
-    #[arg(long, requires = "lora", conflicts_with = "base", help_heading = "Adapters")]
+    /// Train a magnitude for each output of these layers beside the direction of its weights (DoRA), as PEFT has it.
+    #[arg(long, requires = "lora", help_heading = "Adapters")]
     pub dora: bool,
     /// Keep the weights of linear layers, which adapters stand beside, in fewer bits: int8 (a scale a row) or nf4 (blocks of 64, double
     /// quantisation, as bitsandbytes has it). What is computed from them is rounded accordingly. [default: as they are stored]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use plimsoll::nn::{Auc, Decay, Metric, Optimizer};
+use plimsoll::nn::{Auc, Decay, Kept, Metric, Optimizer};
 use plimsoll::prelude::*;
 
 use crate::Failure;
@@ -30,14 +30,16 @@ pub fn optimizer(name: &str, rate: f64, decay: Option<f64>) -> Result<Arc<dyn Op
 
 /// An optimizer with its state kept as the settings say.
 pub fn with_state(optimizer: Arc<dyn Optimizer>, config: &Config) -> Result<Arc<dyn Optimizer>, Failure> {
-    if !config.has_eight_bit_state()? {
+    let kept = config.kept()?;
+    if kept == Kept::F32 {
         return Ok(optimizer);
     }
     let none = || {
         let known = "adam, adamw, momentum, nesterov and lion have; name one with --optimizer";
-        Failure(format!("--state 8bit: {} has no 8-bit state; {known}", optimizer.name()))
+        let (flag, name, state) = (kept.name(), optimizer.name(), kept.state());
+        Failure(format!("--state {flag}: {name} has no {state}; {known}"))
     };
-    optimizer.with_eight_bit_state().ok_or_else(none)
+    optimizer.with_state(kept).ok_or_else(none)
 }
 
 /// Whether there is a loss of this name.

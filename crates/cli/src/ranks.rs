@@ -50,6 +50,13 @@ pub fn parallel(config: &Config) -> Parallel {
     config.parallel.as_deref().and_then(|asked| asked.parse().ok()).unwrap_or_default()
 }
 
+/// Says that a way to share a training is of no use where nobody is there to share it with.
+pub fn remark_on_one(config: &Config, instead: &str) {
+    if let Some(asked) = config.parallel.as_deref().filter(|asked| *asked != "auto") {
+        eprintln!("plimsoll: --parallel {asked} changes nothing on one rank; {instead}");
+    }
+}
+
 /// A device as the first of so many ranks that are only planned for: on this machine, or on so many of the record of one.
 pub fn imagined(
     device: Device,
@@ -69,7 +76,10 @@ pub fn imagined(
             let imagined = Imagined::on(&machine, Rank::new(0, ranks), nodes).map_err(Failure)?;
             Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
         }
-        None | Some(1) => Ok((device, None)),
+        None | Some(1) => {
+            remark_on_one(config, "--ranks N plans for several");
+            Ok((device, None))
+        }
         Some(0) => Err(Failure("--ranks 0 means nothing; 1 is the least".into())),
         Some(ranks) => {
             if device.has_own_memory() {
@@ -126,6 +136,7 @@ impl World {
         };
         let mut world = World { peers: None, started };
         if launch == Launch::One {
+            remark_on_one(config, "--ranks N starts several here, mpirun on several machines");
             return Ok(world);
         }
         let ranks: Ranks = connect_as(&launch, timeout)?;

@@ -21,6 +21,10 @@ const MODELS: &[(&str, &str)] = &[
     ("unet", "--data shapes:32:16 --width 4 --depth 2 --batch 4"),
     ("gpt", "--data TEXT --sequence 16 --classes 128 --width 32 --depth 2 --heads 2 --batch 8"),
     ("lstm", "--data TEXT --sequence 16 --classes 128 --width 32 --depth 1 --batch 8"),
+    // Many ops on little data: planning takes more than the step.
+    ("mobilenet", "--data digits --width 8 --batch 8"),
+    ("gpt", "--data TEXT --sequence 8 --classes 128 --width 16 --depth 24 --heads 2 --batch 2"),
+    ("vit", "--data digits --width 16 --depth 24 --heads 2 --patch 4 --batch 2"),
 ];
 
 /// The command, with kernel times of its own from run to run, or a line that says that there is none.

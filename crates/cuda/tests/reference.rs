@@ -9,7 +9,7 @@ use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{
     Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, LayerNorm, LayerNormGrad,
-    RmsNorm, RmsNormGrad, ScatterAdd,
+    LayerNormGradAdd, MatMul, RmsNorm, RmsNormGrad, ScatterAdd,
 };
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, Scalar, Type};
@@ -50,6 +50,12 @@ fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
         }
     }
     assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
+}
+
+/// Checks something on the card and on the emulator, where they are.
+#[track_caller]
+fn on_each_device(check: fn(&Cuda)) {
+    [card(), emulator()].iter().flatten().for_each(check);
 }
 
 /// An attention with its inputs: batch, queries, keys, heads, heads of keys, width of keys and of values.
@@ -179,6 +185,9 @@ fn convolutions_in_disguise(cuda: &Cuda) {
             (3, [1, 1], [3, 3], [(1, 1); 2], [21, 24], [21, 24]),
             (1, [2, 2], [3, 3], [(0, 1); 2], [20, 24], [10, 12]),
             (4, [3, 3], [4, 5], [(0, 0); 2], [22, 23], [7, 7]),
+            // Patches of a vision transformer, and others that lie side by side.
+            (3, [16, 16], [16, 16], [(0, 0); 2], [32, 48], [2, 3]),
+            (5, [4, 7], [4, 7], [(0, 0); 2], [12, 35], [3, 5]),
         ] {
             let x = of([3, size[0], size[1], channels]);
             let w = of([window[0], window[1], channels, 16]);
@@ -204,9 +213,7 @@ fn convolutions_in_disguise(cuda: &Cuda) {
 
 #[test]
 fn convolutions_in_disguise_mean_what_the_reference_means() {
-    for cuda in [card(), emulator()].into_iter().flatten() {
-        convolutions_in_disguise(&cuda);
-    }
+    on_each_device(convolutions_in_disguise);
 }
 
 /// Adding back by index with lists of all lengths: few outputs, many, one that nearly all indices name, several samples.
@@ -236,9 +243,7 @@ fn sums_by_index(cuda: &Cuda) {
 
 #[test]
 fn sums_by_index_mean_what_the_reference_means_however_long_their_lists() {
-    for cuda in [card(), emulator()].into_iter().flatten() {
-        sums_by_index(&cuda);
-    }
+    on_each_device(sums_by_index);
 }
 
 /// Layer and RMS norms of rows that take one warp, several, and more than a block has registers for.
@@ -267,6 +272,10 @@ fn norms_of_wide_rows(cuda: &Cuda) {
                 LayerNormGrad { axes: 1 },
                 vec![x.clone(), scale.clone(), some.clone(), positive.clone(), x.clone()],
             ),
+            Example::new(
+                LayerNormGradAdd { axes: 1, to: None },
+                vec![x.clone(), scale.clone(), some.clone(), positive.clone(), x.clone(), x.clone()],
+            ),
         ] {
             check(cuda, &example, &mut dice, dtype);
         }
@@ -280,7 +289,11 @@ fn norms_of_wide_rows(cuda: &Cuda) {
                 ),
                 Example::new(
                     LayerNormGrad { axes: 1 },
-                    vec![x.clone(), scale.clone(), some.clone(), positive.clone(), dy],
+                    vec![x.clone(), scale.clone(), some.clone(), positive.clone(), dy.clone()],
+                ),
+                Example::new(
+                    LayerNormGradAdd { axes: 1, to: Some(to) },
+                    vec![x.clone(), scale.clone(), some.clone(), positive.clone(), dy, x.clone()],
                 ),
             ] {
                 check(cuda, &example, &mut dice, to);
@@ -291,16 +304,33 @@ fn norms_of_wide_rows(cuda: &Cuda) {
 
 #[test]
 fn norms_of_wide_rows_mean_what_the_reference_means() {
-    for cuda in [card(), emulator()].into_iter().flatten() {
-        norms_of_wide_rows(&cuda);
+    on_each_device(norms_of_wide_rows);
+}
+
+#[test]
+fn products_of_rows_that_begin_anywhere_mean_what_the_crates_own_products_mean() {
+    let Some(cuda) = card() else { return };
+    let own = Cuda::with(0, Options { cublaslt: false, ..Default::default() }).expect("a card was there");
+    let (m, n, k) = (1021, 1031, 1027);
+    let mut dice = Dice::new(10);
+    for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+        let shape = |turned, rows, columns| if turned { [columns, rows] } else { [rows, columns] };
+        let of = |shape: &[usize]| (Type::new(DType::BF16, shape), Domain::Normal);
+        let inputs = vec![of(&shape(ta, m, k)), of(&shape(tb, k, n)), of(&[n])];
+        let example = Example::new(MatMul { ta, tb, bias: true, act: None }, inputs);
+        let values = example.fill(&mut dice);
+        let found = run(&bench(&cuda), &example, &values, false);
+        let wanted = run(&bench(&own), &example, &values, false);
+        let (found, wanted) = (&found[0], &wanted[0]);
+        // Sums of a thousand terms lie around zero as often as not.
+        check_values(&found.ty, DType::BF16, 2.0, &found.values, &wanted.values, &|| format!("{ta} {tb}"));
+        assert!(found.bytes != wanted.bytes, "both were computed alike");
     }
 }
 
 #[test]
 fn attention_on_tensor_cores_means_what_the_reference_means() {
-    for cuda in [card(), emulator()].into_iter().flatten() {
-        attention_on_tensor_cores(&cuda);
-    }
+    on_each_device(attention_on_tensor_cores);
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub enum Domain {
     Truth,
     /// Normal values, all different by far more than a finite-difference step: for max, min and pooling.
     Distinct,
-    /// A random key: seed, step, first sample.
+    /// A random key: seed, step and, where it has a third, first sample.
     Key,
     /// Packed bits: any byte.
     Byte,
@@ -76,7 +76,7 @@ impl Domain {
             Domain::Index(limit) => (0..n).map(|_| dice.range(0, limit) as f64).collect(),
             Domain::Truth => (0..n).map(|_| dice.range(0, 2) as f64).collect(),
             Domain::Byte => (0..n).map(|_| dice.range(0, 256) as f64).collect(),
-            Domain::Key => vec![42.0, 7.0, 3.0],
+            Domain::Key => vec![42.0, 7.0, 3.0][..n].to_vec(),
             Domain::Distinct => {
                 let mut v: Vec<f64> =
                     (0..n).map(|i| (i as f64 + 0.5 - n as f64 / 2.0) * 4.0 / n as f64).collect();

@@ -96,6 +96,12 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// An empty graph with room for as much as another has: one that grows by doubling takes up to twice what it needs.
+    pub(crate) fn as_large_as(other: &Graph) -> Graph {
+        let (nodes, values) = (Vec::with_capacity(other.nodes.len()), Vec::with_capacity(other.values.len()));
+        Graph { nodes, values, ..Graph::default() }
+    }
+
     /// Adds an input: a value that comes from outside.
     pub fn input(&mut self, name: &str, ty: Type, site: Site) -> ValueId {
         let id = self.value(ValueInfo { ty, producer: None, name: name.into(), site });

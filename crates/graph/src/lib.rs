@@ -43,9 +43,9 @@ pub use ops::custom;
 pub use ops::{AttentionArgs, AttentionOps, GradientOps, QuantOps, RandomOps, RecurrentOps};
 pub use ops::{ConvGeometry, ConvOps, Padding, PoolOps, ResizeOps};
 pub use ops::{
-    CumulativeOps, EightBitOps, EinsumOps, ExchangeOps, FrozenCrossEntropyOps, GatherOps, GridSampleOps,
-    IndexPutOps, LinearCrossEntropyOps, LossOps, MatMulAddOps, NormOps, ReorderOps, RotaryOps, SoftmaxOps,
-    SortOps, UniqueOps, VolumeOps,
+    CumulativeOps, EinsumOps, ExchangeOps, FrozenCrossEntropyOps, GatherOps, GridSampleOps, IndexPutOps,
+    LinearCrossEntropyOps, LossOps, MatMulAddOps, NormOps, ReorderOps, RotaryOps, SoftmaxOps, SortOps,
+    UniqueOps, UpdateOps, VolumeOps,
 };
 pub use scalar::Scalar;
 pub use shape::{Shape, Type};

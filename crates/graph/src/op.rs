@@ -334,6 +334,8 @@ macro_rules! with_ops {
                 LayerNorm,
                 /// dx, dγ, dβ of layer norm.
                 LayerNormGrad,
+                /// dx + what goes past the norm, dγ, dβ, and the sum rounded.
+                LayerNormGradAdd,
                 /// y = γ x / √(mean of x² + ε) over the last axis, and rstd.
                 RmsNorm,
                 /// dx, dγ of RMS norm.
@@ -388,6 +390,8 @@ macro_rules! with_ops {
             "optimizer" {
                 /// A step of Adam, momentum or Lion over state of one byte a number, with a scale a block of 256.
                 EightBitUpdate,
+                /// A step of Adam, momentum or Lion over state in bf16, rounded stochastically by a counter-based generator.
+                Bf16Update,
             }
             "ranks" {
                 /// y = values that all ranks exchange: their sum or the largest, for all or a shard for each; the shards of all; or one rank's.

@@ -27,6 +27,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "Uniform",
     "Normal",
     "EightBitUpdate",
+    "Bf16Update",
 ];
 
 /// Ops whose outputs from this one on are kept for their gradient alone, which gives none for them.

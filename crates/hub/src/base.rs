@@ -6,12 +6,13 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use half::{bf16, f16};
-use plimsoll_graph::quant::QuantForm;
-use plimsoll_graph::{DType, QuantOps};
+use plimsoll_graph::quant::{QuantForm, QuantParts};
+use plimsoll_graph::{DType, QuantOps, Type};
 use plimsoll_nn::{Net, Param};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::{Error, Result};
+use crate::magnitudes::Squares;
 use crate::weights::Weights;
 
 /// Stored floats as f32.
@@ -35,25 +36,67 @@ fn names(form: QuantForm) -> &'static [&'static str] {
     }
 }
 
-/// x Wᵀ, or x W where it is `plain`, with the weight of the scope at hand.
-pub(crate) fn product(
-    net: &mut Net,
-    x: &Tensor,
+/// The part that holds ‖w‖² of each output, for layers with magnitudes: a constant, as the weight is.
+const SQUARES: &str = "squares";
+
+/// The weight of the scope at hand, in few bits.
+pub(crate) struct Small {
     form: QuantForm,
     shape: [usize; 2],
-    plain: bool,
-) -> RunResult<Tensor> {
-    let mut parts = Vec::new();
-    for (name, ty) in names(form).iter().zip(form.parts(shape[0], shape[1], DType::F32)) {
-        parts.push(net.frozen(&format!("weight/{name}"), ty)?);
+    parts: Vec<Tensor>,
+}
+
+impl Small {
+    pub(crate) fn of(net: &mut Net, form: QuantForm, shape: [usize; 2]) -> RunResult<Small> {
+        let types = form.parts(shape[0], shape[1], DType::F32);
+        let part = |(name, ty): (&&str, Type)| net.frozen(&format!("weight/{name}"), ty);
+        let parts = names(form).iter().zip(types).map(part).collect::<RunResult<_>>()?;
+        Ok(Small { form, shape, parts })
     }
-    x.quant_matmul(form, shape, &parts.iter().collect::<Vec<_>>(), plain)
+
+    /// x Wᵀ, or x W where it is `plain`.
+    pub(crate) fn product(&self, x: &Tensor, plain: bool) -> RunResult<Tensor> {
+        x.quant_matmul(self.form, self.shape, &self.parts.iter().collect::<Vec<_>>(), plain)
+    }
+}
+
+/// ‖w‖² of each output of the weight of the scope at hand.
+pub(crate) fn squares(net: &mut Net, units: usize) -> RunResult<Tensor> {
+    net.frozen(&format!("weight/{SQUARES}"), Type::new(DType::F32, [units]))
 }
 
 /// The parameter that a part belongs to; none where it is no part of one.
 pub(crate) fn whole_of(parameter: &str) -> Option<&str> {
     let (whole, part) = parameter.rsplit_once('/')?;
-    (whole.ends_with("/weight") && names(QuantForm::Nf4).contains(&part)).then_some(whole)
+    (whole.ends_with("/weight") && (names(QuantForm::Nf4).contains(&part) || part == SQUARES))
+        .then_some(whole)
+}
+
+/// Whether a parameter is such squares.
+pub(crate) fn is_squares(parameter: &str) -> bool {
+    parameter.ends_with("/weight/squares")
+}
+
+/// Numbers that are made of few bits at a time.
+const PIECE: usize = 1 << 16;
+
+/// ‖w‖² of each output of a weight that is kept in these parts, `[out, in]` (turned `[in, out]`).
+fn squares_of(form: QuantForm, bytes: &[Vec<u8>], [rows, columns]: [usize; 2], is_turned: bool) -> Vec<f64> {
+    let floats =
+        |bytes: &[u8]| bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect::<Vec<f32>>();
+    let (blocks, scales, mean): (&[u8], _, _) = match form {
+        QuantForm::Int8 => (&[], floats(&bytes[1]), 0.0),
+        QuantForm::Nf4 => (&bytes[1], floats(&bytes[2]), floats(&bytes[3])[0]),
+    };
+    let parts = QuantParts { codes: &bytes[0], blocks, scales: &scales, mean };
+    let mut squares = Squares::new([rows, columns], is_turned);
+    let mut numbers = vec![0.0; PIECE.min(rows * columns)];
+    for from in (0..rows * columns).step_by(PIECE) {
+        let piece = &mut numbers[..PIECE.min(rows * columns - from)];
+        form.unpack(&parts, columns, from, piece);
+        squares.add(piece);
+    }
+    squares.sums
 }
 
 /// A weight of a file as the bytes of its parts, with their parameters.
@@ -65,6 +108,7 @@ pub(crate) fn packed<'a>(
     tensor: &str,
     whole: &str,
     params: &'a [Param],
+    is_turned: bool,
 ) -> Result<Vec<(&'a Param, Vec<u8>)>> {
     let part = |name: &str| {
         let own = format!("{whole}/{name}");
@@ -84,7 +128,7 @@ pub(crate) fn packed<'a>(
     // As they are stored: a thread widens what it packs.
     let stored = weights.find(tensor).and_then(|(_, found)| found.element.dtype());
     let stored = stored.filter(|dtype| dtype.is_float()).unwrap_or(DType::F32);
-    let numbers = weights.read(tensor, &plimsoll_graph::Type::new(stored, [rows, columns]))?;
+    let numbers = weights.read(tensor, &Type::new(stored, [rows, columns]))?;
     let first_wrong = AtomicUsize::new(usize::MAX);
     let bytes = form.pack_with(rows * columns, columns, |at, out| {
         widened(stored, &numbers[at * stored.bytes()..], out);
@@ -97,5 +141,10 @@ pub(crate) fn packed<'a>(
         let why = format!("number {at} of {tensor} is not finite; it cannot be kept in few bits");
         return Err(Error::Asked(why));
     }
-    names(form).iter().zip(bytes).map(|(name, bytes)| Ok((part(name)?, bytes))).collect()
+    let squares = part(SQUARES).ok().map(|param| {
+        let all = squares_of(form, &bytes, [rows, columns], is_turned);
+        (param, all.into_iter().flat_map(|x| (x as f32).to_le_bytes()).collect())
+    });
+    let parts = names(form).iter().zip(bytes).map(|(name, bytes)| Ok((part(name)?, bytes)));
+    parts.chain(squares.map(Ok)).collect()
 }

@@ -42,6 +42,10 @@ pub trait Described {
     fn is_of_head(&self, _tensor: &str) -> bool {
         false
     }
+    /// Whether files keep the weights of linear layers the other way round, a row an input.
+    fn is_turned(&self) -> bool {
+        false
+    }
     /// Whether a head may begin anew, and where the files' has other shapes.
     fn has_new_head(&self) -> (bool, bool) {
         (false, false)
@@ -49,6 +53,10 @@ pub trait Described {
 }
 
 impl Described for Config {
+    fn is_turned(&self) -> bool {
+        self.family == crate::Family::Gpt2
+    }
+
     fn other_names(&self, tensor: &str) -> Vec<String> {
         // The first files of GPT-2 leave the model's own name out.
         tensor.split_once('.').map(|(_, rest)| rest.to_string()).into_iter().collect()
@@ -208,9 +216,10 @@ impl<C: Described> Folder<C> {
             self.weights.check(name, &param.ty)?;
         }
         all.sort_by_key(|(name, _)| self.weights.place(name));
+        let is_turned = self.config.is_turned();
         for (name, param) in all {
             if let Some(whole) = base::whole_of(&param.name) {
-                for (part, bytes) in base::packed(&mut self.weights, &name, whole, params)? {
+                for (part, bytes) in base::packed(&mut self.weights, &name, whole, params, is_turned)? {
                     give(part, 0, &bytes)?;
                 }
                 continue;

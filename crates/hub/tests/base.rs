@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Loaded, MODELS, fixture, furthest, golden, json, numbers, tokens};
-use plimsoll_graph::DType;
 use plimsoll_graph::quant::{QuantForm, QuantParts};
-use plimsoll_hub::{Lora, Tuning};
-use plimsoll_nn::Model;
-use plimsoll_run::Tensor;
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_hub::{Adapter, Folder, Lora, Tuning};
+use plimsoll_nn::{Model, Param};
+use plimsoll_run::{Tape, Tensor};
 use serde_json::Value;
 
 fn bytes(hex: &Value) -> Vec<u8> {
@@ -108,6 +108,122 @@ fn a_model_over_few_bits_is_the_model_over_what_they_stand_for() {
             assert!(furthest(&found, &logits(&plain)).0 > 1e-5, "{name} {form:?}: few bits change nothing");
         }
     }
+}
+
+/// The weight of a layer as PEFT merges it: m / ‖W + s B A‖ · (W + s B A), with a norm for each output; `[in, out]` where it is turned.
+fn merged(w: &[f32], [a, b, m]: [&[f64]; 3], shape: [usize; 2], scale: f64, is_turned: bool) -> Vec<f32> {
+    let [outputs, inputs] = if is_turned { [shape[1], shape[0]] } else { shape };
+    let (rank, at) =
+        (a.len() / inputs, |o: usize, i: usize| if is_turned { i * outputs + o } else { o * inputs + i });
+    let mut out = vec![0.0; w.len()];
+    for o in 0..outputs {
+        let moved = |i: usize| {
+            let sum: f64 = (0..rank).map(|r| b[o * rank + r] * a[r * inputs + i]).sum();
+            f64::from(w[at(o, i)]) + scale * sum
+        };
+        let row: Vec<f64> = (0..inputs).map(moved).collect();
+        let norm = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        row.iter().enumerate().for_each(|(i, x)| out[at(o, i)] = (m[o] / norm * x) as f32);
+    }
+    out
+}
+
+#[test]
+fn magnitudes_over_few_bits_are_those_over_what_they_stand_for() {
+    for (name, is_turned) in [("llama", false), ("gpt2", true)] {
+        let mut adapter = Adapter::open(fixture(&format!("{name}-dora"))).unwrap();
+        let (lora, mut given) = (adapter.lora.clone(), Vec::new());
+        let tuning = Tuning::Lora(lora.clone());
+        let plain = Loaded::in_f32(name, tuning.clone());
+        let mut spread = 0u32;
+        let load = |param: &Param, bytes: &[u8]| {
+            // Magnitudes that are no norms, and a B that is not zero, so that the norm is of W and the adapter.
+            let numbers = floats(bytes).into_iter().map(|x| {
+                spread = spread.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                x * 1.1 + (spread >> 8) as f32 / (1 << 26) as f32 - 0.1
+            });
+            given.push((param.name.clone(), numbers.flat_map(f32::to_le_bytes).collect::<Vec<u8>>()));
+            Ok(())
+        };
+        adapter.load(&plain.params, load).unwrap();
+        let x = tokens(&golden(name)["tokens"]);
+        for form in [QuantForm::Int8, QuantForm::Nf4] {
+            let small = Loaded::based_with(name, tuning.clone(), form, &given);
+            let mut dense = Loaded::in_f32_with(name, tuning.clone(), &given);
+            let mut frozen = Loaded::in_f32(name, Tuning::Frozen);
+            let value = |parameter: String| {
+                let found = given.iter().find(|(name, _)| *name == parameter)?;
+                Some(floats(&found.1).into_iter().map(f64::from).collect::<Vec<f64>>())
+            };
+            let mut norms = Vec::new();
+            for (param, dense) in dense.params.iter().zip(&mut dense.values) {
+                if !small.params.iter().any(|own| own.name == format!("{}/codes", param.name)) {
+                    continue;
+                }
+                let shape = [param.ty.shape[0], param.ty.shape[1]];
+                let numbers: Vec<f32> = dense.to_f64().unwrap().into_iter().map(|x| x as f32).collect();
+                let numbers = there_and_back(form, &numbers, shape[1]);
+                *dense = Tensor::from_slice(&numbers, shape).unwrap();
+                let layer = param.name.strip_suffix("/weight").unwrap();
+                let of = |what: &str| value(format!("{layer}/{what}"));
+                let at = frozen.params.iter().position(|other| other.name == param.name).unwrap();
+                let numbers = match (of("lora_A/weight"), of("lora_B/weight"), of("lora_magnitude_vector")) {
+                    (Some(a), Some(b), Some(m)) => {
+                        let mut squares = vec![0.0; m.len()];
+                        for (i, x) in numbers.iter().enumerate() {
+                            let output = if is_turned { i % shape[1] } else { i / shape[1] };
+                            squares[output] += f64::from(*x) * f64::from(*x);
+                        }
+                        let own: Vec<f64> = squares.into_iter().map(f64::sqrt).collect();
+                        norms.push((format!("{layer}/lora_magnitude_vector"), own));
+                        merged(&numbers, [&a, &b, &m], shape, lora.scale(), is_turned)
+                    }
+                    _ => numbers,
+                };
+                frozen.values[at] = Tensor::from_slice(&numbers, shape).unwrap();
+            }
+            assert!(norms.len() >= 4, "{name}: {} layers have magnitudes", norms.len());
+            let found = logits_and_gradients(&small, &x);
+            let expected = logits_and_gradients(&dense, &x);
+            let of_merged = logits_and_gradients(&frozen, &x);
+            let gap = furthest(&found.0, &of_merged.0).0;
+            assert!(gap < 2e-4, "{name} {form:?}: logits are off by {gap} from PEFT's formula");
+            assert!(furthest(&found.0, &expected.0).0 < 2e-4, "{name} {form:?}");
+            assert!(!found.1.is_empty() && found.1.len() == expected.1.len());
+            for ((parameter, found), (_, expected)) in found.1.iter().zip(&expected.1) {
+                let most = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+                let gap = furthest(found, expected).0;
+                assert!(gap <= 1e-3 * most + 1e-7, "{name} {form:?} {parameter}: off by {gap} of {most}");
+            }
+            // They begin as the norms of what the bits stand for.
+            let mut n = 0;
+            let mut folder = Folder::open(fixture(name)).unwrap();
+            let begins = |param: &Param, bytes: &[u8]| {
+                let (_, wanted) = norms.iter().find(|(name, _)| *name == param.name).unwrap();
+                for (found, wanted) in floats(bytes).iter().zip(wanted) {
+                    assert!((f64::from(*found) - wanted).abs() <= 1e-4 * wanted, "{name} {}", param.name);
+                }
+                n += 1;
+                Ok(())
+            };
+            folder.magnitudes(&small.params, begins).unwrap();
+            assert_eq!(n, norms.len(), "{name}");
+        }
+    }
+}
+
+/// Logits, and gradients of a loss over them of everything that is trained.
+fn logits_and_gradients(loaded: &Loaded, x: &Tensor) -> (Vec<f64>, Vec<(String, Vec<f64>)>) {
+    let tape = Tape::new();
+    let all = loaded.params.iter().zip(&loaded.values).filter(|(param, _)| param.trained);
+    let (params, trained): (Vec<&Param>, Vec<&Tensor>) = all.unzip();
+    trained.iter().for_each(|value| tape.watch(value).unwrap());
+    let outputs = loaded.model.forward(&mut loaded.net(false).predicting(), std::slice::from_ref(x)).unwrap();
+    let logits = outputs.one().unwrap();
+    let loss = logits.square().unwrap().mean(&[], false).unwrap();
+    let grads = if trained.is_empty() { Vec::new() } else { tape.gradient(&loss, &trained).unwrap() };
+    let named = params.iter().zip(&grads).map(|(param, grad)| (param.name.clone(), grad.to_f64().unwrap()));
+    (logits.to_f64().unwrap(), named.collect())
 }
 
 #[test]

@@ -7,14 +7,21 @@ use plimsoll_graph::{GatherOps, TensorOps};
 use plimsoll_hub::{Config, Family, TokenLoss, Tuning};
 use plimsoll_nn::{Loss, Model};
 use plimsoll_run::Tensor;
+use serde_json::Value;
 
 const TOLERANCE: f64 = 1e-4;
+
+/// A model, what transformers makes of it, and of which tokens.
+fn with_tokens(name: &str, tuning: Tuning) -> (Loaded, Value, Tensor) {
+    let golden = golden(name);
+    let tokens = tokens(&golden["tokens"]);
+    (Loaded::new(name, tuning), golden, tokens)
+}
 
 #[test]
 fn logits_are_those_of_transformers() {
     for name in MODELS {
-        let (loaded, golden) = (Loaded::new(name, Tuning::Frozen), golden(name));
-        let x = tokens(&golden["tokens"]);
+        let (loaded, golden, x) = with_tokens(name, Tuning::Frozen);
         let logits = loaded.model.forward(&mut loaded.net(false).predicting(), &[x]).unwrap().one().unwrap();
         let seen: Vec<usize> = serde_json::from_value(golden["seen"].clone()).unwrap();
         let (some, sums) = looked_at(&logits, &seen);
@@ -28,8 +35,7 @@ fn logits_are_those_of_transformers() {
 #[test]
 fn losses_and_the_gradients_of_all_weights_are_those_of_transformers() {
     for name in MODELS {
-        let (loaded, golden) = (Loaded::new(name, Tuning::Full), golden(name));
-        let all = tokens(&golden["tokens"]);
+        let (loaded, golden, all) = with_tokens(name, Tuning::Full);
         let [b, t] = [all.shape()[0], all.shape()[1]];
         let (x, next) = (all.narrow(1, 0, t - 1).unwrap(), all.narrow(1, 1, t).unwrap());
         let weights = Tensor::full(
@@ -48,8 +54,7 @@ fn losses_and_the_gradients_of_all_weights_are_those_of_transformers() {
 #[test]
 fn a_text_that_is_packed_behind_another_sees_nothing_of_it() {
     for name in MODELS {
-        let (loaded, golden) = (Loaded::new(name, Tuning::Frozen), golden(name));
-        let x = tokens(&golden["tokens"]);
+        let (loaded, golden, x) = with_tokens(name, Tuning::Frozen);
         let [b, t] = [x.shape()[0], x.shape()[1]];
         let starts: Vec<usize> = serde_json::from_value(golden["packed"]["starts"].clone()).unwrap();
         let of = |i: usize| (i - starts.iter().filter(|s| **s <= i).max().unwrap()) as i64;

@@ -53,8 +53,9 @@ pub use model::{Model, Outputs, model};
 pub use narrow::Narrowed;
 pub use net::{Net, Param};
 pub use optim::{
-    Adafactor, Adagrad, Adam, Adamax, Averaged, Decay, DecayKind, EightBit, Ftrl, Lion, NAdam, Optimizer,
-    Pruned, RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm, clip_by_value, optimizer,
+    Adafactor, Adagrad, Adam, Adamax, Averaged, Bf16State, Decay, DecayKind, EightBit, Ftrl, Kept, Lion,
+    NAdam, Optimizer, Pruned, RAdam, RmsProp, Sgd, Slot, UpdateAt, Updated, clip_by_global_norm,
+    clip_by_value, optimizer,
 };
 pub use parts::{Cut, Parts, Pieces};
 pub use pass::Pass;

@@ -8,28 +8,28 @@ mod recipe;
 pub(crate) mod shards;
 mod splits;
 mod stages;
+mod start;
+mod whole;
 
 pub use recipe::{Clip, Parallel, Recipe};
 pub use stages::{Pipeline, StageFigures, Stages};
+pub use whole::OfRanks;
 
 use std::sync::Arc;
 
 use plimsoll_device::{Bytes, Ledger};
+use plimsoll_graph::TensorOps;
 use plimsoll_graph::ops::Rank;
-use plimsoll_graph::{TensorOps, Type};
 use plimsoll_run::{
-    Device, Kind, MeasuredStep, Mode, PlanFigures, Result, StateSpec, StateTensor, Step, StepPlanner, Tensor,
-    record,
+    Device, MeasuredStep, Mode, PlanFigures, Result, StateSpec, Step, StepPlanner, Tensor, record,
 };
 use smallvec::SmallVec;
 
 use crate::error::refuse;
-use crate::{Model, Net, Param, Pieces};
+use crate::{Model, Net, Param};
 use computation::Computation;
-use layout::{Divided, Layout, OF_RANKS, Share, Start};
-
-/// What is left free of a device's memory when a step's state is made: for ends of pages, and for what its code takes.
-const LATER: Bytes = Bytes::mib(64);
+use layout::{Divided, Layout, Share, Start};
+use start::{beside, drawn, on_host, others, parameters, specs, zeros};
 
 /// What a step did.
 #[derive(Clone, Copy, Debug)]
@@ -67,16 +67,22 @@ pub struct Outcome<'a> {
 pub struct Training {
     step: Step,
     params: Vec<Param>,
+    /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
+    starts: Vec<Start>,
+    handles: Handles,
+}
+
+/// What whoever runs a step must know of it: where it takes its learning rates and a rank's share, what it gives, and what ranks have of its state.
+struct Handles {
     /// Where the learning rate is in the state.
     rate: usize,
     /// How many learning rates there are, one behind the other.
     rates: usize,
     n_metrics: usize,
+    /// Whether the loss has a scale, which steps give.
     scaled: bool,
     /// Whether steps give the norm of their gradients.
     normed: bool,
-    /// What each part of the state behind the parameters starts with; nothing where no step is compiled.
-    starts: Vec<Start>,
     /// Where it stands which samples of a batch are this rank's, where ranks share one.
     share: Option<Share>,
     /// Which rank it is.
@@ -87,6 +93,23 @@ pub struct Training {
     parallel: Parallel,
     /// The model cut into stages, where ranks have one each.
     stages: Option<Arc<Stages>>,
+}
+
+impl Handles {
+    fn new(recipe: &Recipe, layout: &Layout) -> Handles {
+        Handles {
+            rate: layout.rate,
+            rates: layout.rates,
+            n_metrics: recipe.metrics.len(),
+            scaled: layout.scale.is_some(),
+            normed: recipe.clip.is_some_and(Clip::knows_norm),
+            share: layout.share,
+            rank: recipe.rank,
+            wholes: layout.wholes.clone(),
+            parallel: recipe.parallel,
+            stages: recipe.stages.clone(),
+        }
+    }
 }
 
 impl Training {
@@ -211,31 +234,11 @@ impl Training {
 
     /// A training over a step, with an evaluation and a prediction beside it.
     fn over<M: Model + 'static>(mut step: Step, model: Arc<Computation<M>>, starts: Vec<Start>) -> Training {
-        let (rate, rates, share) = (model.layout.rate, model.layout.rates, model.layout.share);
-        let scaled = model.layout.scale.is_some();
-        let normed = model.recipe.clip.is_some_and(Clip::knows_norm);
-        let (rank, parallel, wholes) =
-            (model.recipe.rank, model.recipe.parallel, model.layout.wholes.clone());
-        let stages = model.recipe.stages.clone();
-        let (params, n_metrics) = (model.params.clone(), model.recipe.metrics.len());
+        let (params, handles) = (model.params.clone(), Handles::new(&model.recipe, &model.layout));
         let evaluated = model.clone();
         step.set_body(Mode::Evaluate, move |pass| evaluated.evaluate(pass));
         step.set_body(Mode::Predict, move |pass| model.predict(pass));
-        Training {
-            step,
-            params,
-            rate,
-            rates,
-            n_metrics,
-            scaled,
-            normed,
-            starts,
-            share,
-            rank,
-            wholes,
-            parallel,
-            stages,
-        }
+        Training { step, params, starts, handles }
     }
 
     /// Whether there is no step to train with: the model is only evaluated or used.
@@ -278,18 +281,13 @@ impl Training {
             return Err(refuse("begins to train another model than the one that was used"));
         }
         let (layout, kept) = Layout::new(&recipe, &params);
-        let (rate, scaled, n_metrics) = (layout.rate, layout.scale.is_some(), recipe.metrics.len());
-        let (share, rates, rank, wholes) = (layout.share, layout.rates, recipe.rank, layout.wholes.clone());
-        let parallel = recipe.parallel;
-        let normed = recipe.clip.is_some_and(Clip::knows_norm);
+        let handles = Handles::new(&recipe, &layout);
         let (options, types, for_state) = (recipe.options(), recipe.types(), recipe.clone());
         let body = Computation { model, recipe, params, layout };
         let taken = on_host(self.step.state().iter());
         let more = || beside(&kept, &for_state, taken, seed);
         self.step.begin(options, more, &types, move |pass| body.train(pass))?;
-        (self.rate, self.scaled, self.normed, self.n_metrics) = (rate, scaled, normed, n_metrics);
-        (self.share, self.rates, self.rank, self.wholes) = (share, rates, rank, wholes);
-        self.parallel = parallel;
+        self.handles = handles;
         self.starts = kept.into_iter().map(|(_, _, start)| start).collect();
         Ok(())
     }
@@ -309,7 +307,7 @@ impl Training {
     /// drops nothing, norms use their running statistics. Nothing is changed.
     #[track_caller]
     pub fn evaluate(&mut self, batch: &[&Tensor]) -> Result<Outcome<'_>> {
-        let n = self.n_metrics;
+        let n = self.handles.n_metrics;
         let outputs = self.step.run_mode(Mode::Evaluate, batch)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
         Ok(Outcome { loss: means[0].item()?, skipped: false, loss_scale: None, gradient_norm: None, sums })
@@ -337,7 +335,7 @@ impl Training {
     /// As [`Training::run`], and does something else while the device works: gets the next batch, say.
     #[track_caller]
     pub fn run_while(&mut self, batch: &[&Tensor], meanwhile: impl FnMut()) -> Result<Outcome<'_>> {
-        let (n, scaled, normed) = (self.n_metrics, self.scaled, self.normed);
+        let (n, scaled, normed) = (self.handles.n_metrics, self.handles.scaled, self.handles.normed);
         let outputs = self.step.run_while(batch, meanwhile)?;
         let (means, sums) = outputs.split_at(outputs.len() - n);
         let loss = means[0].item()?;
@@ -358,7 +356,7 @@ impl Training {
         if !rate.is_finite() || rate < 0.0 {
             return Err(refuse(format!("sets a learning rate of {rate}; it must be a number of at least 0")));
         }
-        self.step.set_state(self.rate, &rate.to_ne_bytes())
+        self.step.set_state(self.handles.rate, &rate.to_ne_bytes())
     }
 
     /// Sets the learning rates of the steps that follow, of an optimizer that has several ([`Optimizer::rates`](crate::Optimizer::rates)).
@@ -367,15 +365,15 @@ impl Training {
     /// They are fewer or more than it has; one is no number, or less than zero.
     #[track_caller]
     pub fn set_rates(&mut self, rates: &[f64]) -> Result<()> {
-        if rates.len() != self.rates {
-            let (given, own) = (rates.len(), self.rates);
+        if rates.len() != self.handles.rates {
+            let (given, own) = (rates.len(), self.handles.rates);
             return Err(refuse(format!("sets {given} learning rates of an optimizer that has {own}")));
         }
         if let Some(rate) = rates.iter().find(|rate| !rate.is_finite() || **rate < 0.0) {
             return Err(refuse(format!("sets a learning rate of {rate}; it must be a number of at least 0")));
         }
         for (i, rate) in rates.iter().enumerate() {
-            self.step.set_state(self.rate + i, &rate.to_ne_bytes())?;
+            self.step.set_state(self.handles.rate + i, &rate.to_ne_bytes())?;
         }
         Ok(())
     }
@@ -387,14 +385,18 @@ impl Training {
     /// No ranks share the batch.
     #[track_caller]
     pub fn set_share(&mut self, first: usize, samples: usize, whole: usize) -> Result<()> {
-        let Some(share) = self.share else {
+        let Some(share) = self.handles.share else {
             return Err(refuse("is told its share of a batch, which no ranks share"));
         };
         // Where each has all samples, its share of the loss stays as it is.
-        if self.parallel == Parallel::Tensor {
+        if self.handles.parallel == Parallel::Tensor {
             return Ok(());
         }
-        let alike = if self.parallel.is_tensor() { self.parallel.model_of(self.rank).ranks } else { 1 };
+        let alike = if self.handles.parallel.is_tensor() {
+            self.handles.parallel.model_of(self.handles.rank).ranks
+        } else {
+            1
+        };
         let of_batch = samples as f64 / (whole.max(1) * alike) as f64;
         self.step.set_state(share.of_batch, &of_batch.to_ne_bytes())?;
         self.step.set_state(share.first, &(first as i64).to_ne_bytes())
@@ -430,123 +432,28 @@ impl Training {
         &self.step.state()[..self.params.len()]
     }
 
-    /// Everything that is kept from step to step, by name: parameters, statistics, the optimizer's state, counters and the
-    /// random state. Where ranks share the optimizer's state, this rank's shards of it ([`Training::whole_state`]).
-    pub fn state(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        let all = self.step.names().iter().map(|(name, _)| name.as_str()).zip(self.step.state());
-        all.filter(|(name, _)| !name.starts_with(OF_RANKS))
-    }
-
-    /// Sets one part of the state from its bytes, as [`Tensor::to_bytes`] gives them.
-    #[track_caller]
-    pub fn restore(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let at = self.step.names().iter().position(|(known, _)| known == name);
-        let at = at.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
-        self.step.set_state(at, bytes)
-    }
-
-    /// Sets some bytes of a part of the state, from `at` on in all of it: what is read a piece at a time need never be there whole.
-    #[track_caller]
-    pub fn restore_bytes(&mut self, name: &str, at: usize, bytes: &[u8]) -> Result<()> {
-        let part = self.step.names().iter().position(|(known, _)| known == name);
-        let part =
-            part.ok_or_else(|| refuse(format!("restores {name}, which the training does not have")))?;
-        let Some(divided) = self.wholes.iter().find(|divided| divided.at == part) else {
-            return self.step.set_state_bytes(part, at, bytes);
-        };
-        let pieces = divided.pieces();
-        for (of_whole, of_part) in pieces.own_within(self.rank.rank, at..at + bytes.len()) {
-            let own = &bytes[of_whole.start - at..of_whole.end - at];
-            self.step.set_state_bytes(part, of_part, own)?;
-        }
-        Ok(())
-    }
-
-    /// As [`Training::state`], with what each part is of on all ranks together: it differs where this rank has a part of it, or nothing.
-    pub fn whole_state(&self) -> impl Iterator<Item = OfRanks<'_>> {
-        let divided = |at: usize| self.wholes.iter().find(|divided| divided.at == at);
-        let all = self.step.names().iter().zip(self.step.state()).enumerate();
-        all.map(move |(at, ((name, _), own))| {
-            let divided = divided(at);
-            OfRanks {
-                name,
-                own,
-                whole: divided.map_or(own.ty(), |divided| &divided.whole),
-                pieces: divided.map(|divided| divided.pieces()),
-            }
-        })
-        .filter(|part| !part.name.starts_with(OF_RANKS))
-    }
-
-    /// Whether this rank has only its shard of some of the state, or its stage.
-    pub fn is_sharded(&self) -> bool {
-        !self.wholes.is_empty()
-    }
-
-    /// Whether this rank has only its shards of some parameters, or those of its stage: then [`Training::values`] has those, and whoever evaluates,
-    /// predicts or saves does it on all ranks at once.
-    pub fn has_sharded_parameters(&self) -> bool {
-        self.wholes.iter().any(|divided| divided.at < self.params.len())
-    }
-
     /// Whether every rank is given a share of the batch ([`Training::set_share`]), and not all of it.
     pub fn shares_batch(&self) -> bool {
-        self.share.is_some()
+        self.handles.share.is_some()
     }
 
     /// The model cut into stages, where ranks have one each.
     pub fn stages(&self) -> Option<&Stages> {
-        self.stages.as_deref()
-    }
-
-    /// The parameters as [`Training::whole_state`] has them.
-    pub fn whole_parameters(&self) -> impl Iterator<Item = OfRanks<'_>> {
-        self.whole_state().take(self.params.len())
-    }
-
-    /// Sets one part of the state from the bytes of all of it, of which this rank may have a part or nothing.
-    #[track_caller]
-    pub fn restore_whole(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let at = self.step.names().iter().position(|(known, _)| known == name);
-        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
-            return self.restore(name, bytes);
-        };
-        let whole = &divided.whole;
-        if bytes.len() != whole.bytes() {
-            return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
-        }
-        let own = divided.pieces().part(self.rank.rank, bytes);
-        self.restore_own(name, &own)
-    }
-
-    /// Sets this rank's part of a part of the state, as it lies there ([`OfRanks::pieces`]); what fills a shard up is zero.
-    #[track_caller]
-    pub fn restore_own(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        let at = self.step.names().iter().position(|(known, _)| known == name);
-        let Some(divided) = self.wholes.iter().find(|divided| Some(divided.at) == at) else {
-            return self.restore(name, bytes);
-        };
-        let (at, room) = (divided.at, self.step.state()[divided.at].ty().bytes());
-        if bytes.len() == room {
-            return self.step.set_state(at, bytes);
-        }
-        let mut own = bytes.to_vec();
-        own.resize(room, 0);
-        self.step.set_state(at, &own)
+        self.handles.stages.as_deref()
     }
 
     /// Which rank it is.
     pub fn rank(&self) -> Rank {
-        self.rank
+        self.handles.rank
     }
 
     /// What ranks must say alike before a step: what it exchanges, in order ([`Step::exchanges`]); of stages, how the model is cut.
     pub fn exchanges(&self) -> Vec<String> {
-        if let Some(stages) = &self.stages {
+        if let Some(stages) = &self.handles.stages {
             return stages.said();
         }
         let mut said = self.step.exchanges();
-        if self.parallel.groups().is_some() {
+        if self.handles.parallel.groups().is_some() {
             // Groups may have one sample more or less, and exchange as much more within.
             let kind = |text: &str| text.split([' ', '(', '[']).next().map_or(0, str::len);
             said.iter_mut().for_each(|text| text.truncate(kind(text)));
@@ -614,18 +521,6 @@ impl Training {
     }
 }
 
-/// A part of the state as a rank has it, and what it is a part of.
-pub struct OfRanks<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// What this rank has.
-    pub own: &'a Tensor,
-    /// The type of all of it.
-    pub whole: &'a Type,
-    /// How ranks' parts lie in it, where they have parts.
-    pub pieces: Option<Pieces>,
-}
-
 /// The parameters of a model, and the recipe with what it says of them.
 fn discovered(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<(Recipe, Vec<Param>)> {
     let params = Net::discover_in(recipe.request.precision, &recipe.inputs, model)?;
@@ -647,94 +542,4 @@ fn untrained<M: Model>(model: M, recipe: Recipe) -> Result<(Vec<StateSpec>, Comp
     let (recipe, params) = discovered(&model, recipe)?;
     let (layout, held) = Layout::new(&recipe, &params);
     Ok((specs(&recipe, &params, held), Computation { model, recipe, params, layout }))
-}
-
-/// All that a step keeps, as far as planning must know it.
-fn specs(recipe: &Recipe, params: &[Param], kept: Vec<(String, Type, Start)>) -> Vec<StateSpec> {
-    let parameters = params.iter().map(|p| StateSpec::new(&p.name, Kind::Parameter, recipe.held_type(p)));
-    parameters.chain(others(kept)).collect()
-}
-
-/// What a step keeps beside the parameters, as far as planning must know it.
-fn others(kept: Vec<(String, Type, Start)>) -> impl Iterator<Item = StateSpec> {
-    kept.into_iter().map(|(name, ty, _)| StateSpec::new(name, Kind::Optimizer, ty))
-}
-
-/// The parameters as layers say that they start, one after the other: of what ranks have shards of, no more than one is whole at a time.
-fn drawn(recipe: &Recipe, params: &[Param], seed: u64) -> Result<Vec<Tensor>> {
-    made(params, recipe, |p, ty| match recipe.is_elsewhere(p) {
-        true => Tensor::zeros(ty),
-        false => recipe.held(p, p.init.draw(&p.name, &p.ty, seed)?),
-    })
-}
-
-/// The parameters as a step holds them.
-fn parameters(params: &[Param], values: Vec<Tensor>) -> Vec<StateTensor> {
-    let held =
-        |(p, tensor): (&Param, Tensor)| StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
-    params.iter().zip(values).map(held).collect()
-}
-
-/// What a step holds beside the parameters, as it starts. Where the device might not hold all of it, as much as is allowed is on the
-/// host: planning needs room on the device, and says only then what is kept where.
-fn beside(
-    kept: &[(String, Type, Start)],
-    recipe: &Recipe,
-    taken: Bytes,
-    seed: u64,
-) -> Result<Vec<StateTensor>> {
-    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO).saturating_sub(taken);
-    let wanted = bytes_of(kept.iter().map(|(_, ty, _)| ty));
-    let is_crowded =
-        host > Bytes::ZERO && !has_room(wanted + wanted, recipe.request.limit, &Device::current()?);
-    let held = |(name, ty, start): &(String, Type, Start)| {
-        let tensor = start.tensor(ty.clone(), seed)?;
-        let part = StateTensor { name: name.clone(), kind: Kind::Optimizer, tensor };
-        if is_crowded { part.hosted(&mut host) } else { Ok(part) }
-    };
-    kept.iter().map(held).collect()
-}
-
-/// Parameters that are zeros.
-fn zeros(params: &[Param], recipe: &Recipe) -> Result<Vec<Tensor>> {
-    made(params, recipe, |_, ty| Tensor::zeros(ty))
-}
-
-/// Parameters, on the host as [`beside`] has the rest: each is there before the next is made.
-fn made(
-    params: &[Param],
-    recipe: &Recipe,
-    make: impl Fn(&Param, Type) -> Result<Tensor>,
-) -> Result<Vec<Tensor>> {
-    let (_, kept) = Layout::new(recipe, params);
-    let mut host = recipe.request.host_limit.unwrap_or(Bytes::ZERO);
-    let rest = bytes_of(kept.iter().map(|(_, ty, _)| ty));
-    let types: Vec<Type> = params.iter().map(|p| recipe.held_type(p)).collect();
-    let wanted = bytes_of(types.iter()) + rest + rest;
-    let is_crowded = host > Bytes::ZERO && !has_room(wanted, recipe.request.limit, &Device::current()?);
-    let made = |(p, ty): (&Param, Type)| {
-        let tensor = make(p, ty)?;
-        let part = StateTensor { name: p.name.clone(), kind: Kind::Parameter, tensor };
-        Ok(if is_crowded { part.hosted(&mut host)?.tensor } else { part.tensor })
-    };
-    params.iter().zip(types).map(made).collect()
-}
-
-fn bytes_of<'a>(types: impl Iterator<Item = &'a Type>) -> Bytes {
-    types.map(|ty| Bytes::from(ty.bytes())).sum()
-}
-
-/// Bytes that these tensors take of the host.
-fn on_host<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Bytes {
-    bytes_of(tensors.filter(|tensor| tensor.is_hosted()).map(Tensor::ty))
-}
-
-/// Whether the device holds so much more, within the limit of its memory or what it has. State is counted twice: as much again is for
-/// planning.
-fn has_room(wanted: Bytes, limit: Option<Bytes>, device: &Device) -> bool {
-    let most = match (limit, device.capacity()) {
-        (Some(limit), Some(capacity)) => limit.min(capacity),
-        (limit, capacity) => limit.or(capacity).unwrap_or(Bytes::MAX),
-    };
-    wanted + device.counted().now + LATER <= most
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Adam, EightBit, Net, Recipe, Training};
+use plimsoll_nn::{Adam, Kept, Net, Optimizer, Recipe, Training};
 use plimsoll_run::{Device, Error, Exactness, Result, Tensor};
 use plimsoll_testing::group;
 
@@ -67,12 +67,12 @@ fn losses_on_the_backend_are_those_of_the_cpu_whole_and_split() {
 }
 
 #[test]
-fn state_of_one_byte_a_number_is_that_of_the_cpu() {
-    // In the first steps what differs are sums alone; later a number that lies between two codes may become either.
-    let train = |device: &Device| {
-        device.scope(|| -> Result<(Vec<f64>, Vec<u8>)> {
+fn narrow_state_is_that_of_the_cpu() {
+    // In the first steps what differs are sums alone; later a number that lies between two codes, or near its draw, may become either.
+    let train = |device: &Device, kept: Kept| {
+        device.scope(|| -> Result<(Vec<f64>, Vec<i32>)> {
             let mut recipe = recipe();
-            recipe.optimizer = EightBit::of(&Adam::new(1e-3)).expect("Adam with 8-bit state");
+            recipe.optimizer = Adam::new(1e-3).with_state(kept).expect("Adam with narrow state");
             let wide = |net: &mut Net, x: &[Tensor]| {
                 let x = net.dense("in", &x[0], 260, true)?.tanh()?;
                 net.dense("out", &x, 5, true)
@@ -82,25 +82,37 @@ fn state_of_one_byte_a_number_is_that_of_the_cpu() {
             let y: Vec<i64> = (0..BATCH as i64).map(|i| i * 3 % 5).collect();
             let (x, y) = (Tensor::from_slice(&x, [BATCH, 20])?, Tensor::from_slice(&y, [BATCH])?);
             let losses = (0..6).map(|_| training.step(&[&x], &y)).collect::<Result<Vec<f64>>>()?;
-            let codes = training.state().find(|(name, _)| *name == "in/weight.v.codes");
-            Ok((losses, codes.expect("a state of bytes").1.to_vec::<u8>()?))
+            let name = if kept == Kept::Bf16 { "in/weight.v" } else { "in/weight.v.codes" };
+            let bytes = training.state().find(|(found, _)| *found == name).expect("a state").1.to_bytes()?;
+            // Of bf16 the bits, which are in the order of the numbers.
+            let codes = match kept {
+                Kept::Bf16 => {
+                    bytes.chunks_exact(2).map(|two| i32::from(u16::from_ne_bytes([two[0], two[1]]))).collect()
+                }
+                _ => bytes.into_iter().map(i32::from).collect(),
+            };
+            Ok((losses, codes))
         })
     };
-    let (expected, codes) = train(&Device::cpu_with(1, Bytes::mib(64)).unwrap()).unwrap();
-    assert!(expected[5] < expected[0]);
-    for device in devices() {
-        let (losses, found) = train(&device).unwrap();
-        for (a, b) in losses.iter().zip(&expected) {
-            assert!((a - b).abs() <= 1e-3 * b.abs(), "{losses:?} and {expected:?}");
+    for kept in Kept::NARROW {
+        let (expected, codes) = train(&Device::cpu_with(1, Bytes::mib(64)).unwrap(), kept).unwrap();
+        assert!(expected[5] < expected[0]);
+        for device in devices() {
+            let (losses, found) = train(&device, kept).unwrap();
+            for (a, b) in losses.iter().zip(&expected) {
+                assert!((a - b).abs() <= 1e-3 * b.abs(), "{losses:?} and {expected:?}");
+            }
+            let far = found.iter().zip(&codes).filter(|(a, b)| a.abs_diff(**b) > 1).count();
+            assert!(far * 100 <= codes.len(), "{far} of {} codes are others", codes.len());
         }
-        let far = found.iter().zip(&codes).filter(|(a, b)| a.abs_diff(**b) > 1).count();
-        assert!(far * 100 <= codes.len(), "{far} of {} codes are others", codes.len());
     }
 }
 
 #[test]
-fn state_of_one_byte_a_number_may_live_on_the_host_with_the_same_bits() {
-    for device in devices() {
+fn narrow_state_may_live_on_the_host_with_the_same_bits() {
+    for (device, kept) in
+        devices().into_iter().flat_map(|device| Kept::NARROW.map(|kept| (device.clone(), kept)))
+    {
         // State lives on the host where it has pages of its own: a card's are large.
         let width = if device.name().contains("emulated") { 1024 } else { 1 << 17 };
         let wide = move |net: &mut Net, x: &[Tensor]| {
@@ -109,7 +121,7 @@ fn state_of_one_byte_a_number_may_live_on_the_host_with_the_same_bits() {
         };
         let recipe = |limit: Option<Bytes>, host: Option<Bytes>| {
             let mut recipe = recipe();
-            recipe.optimizer = EightBit::of(&Adam::new(1e-3)).expect("Adam with 8-bit state");
+            recipe.optimizer = Adam::new(1e-3).with_state(kept).expect("Adam with narrow state");
             let request = &mut recipe.request;
             (request.limit, request.host_limit, request.exactness) = (limit, host, Exactness::Bitwise);
             recipe
@@ -135,8 +147,12 @@ fn state_of_one_byte_a_number_may_live_on_the_host_with_the_same_bits() {
         let (losses, state, hosted) = train(None, None).unwrap();
         assert_eq!(hosted, Bytes::ZERO);
         assert!(losses[3] < losses[0], "{losses:?}");
-        let codes = state.iter().filter(|(name, _)| name.ends_with(".codes")).count();
-        assert_eq!(codes, 4, "both weights have state of bytes");
+        let is_narrow = |name: &str| match kept {
+            Kept::Bf16 => name.ends_with("/weight.m") || name.ends_with("/weight.v"),
+            _ => name.ends_with(".codes"),
+        };
+        let narrow = state.iter().filter(|(name, _)| is_narrow(name)).count();
+        assert_eq!(narrow, 4, "both weights have narrow state");
         let (there_losses, there, hosted) = train(Some(least), host).unwrap();
         assert!(hosted >= Bytes::from(2 * 20 * width), "{hosted} on the host");
         assert_eq!(there_losses, losses);

@@ -36,21 +36,20 @@ impl Bounds {
     pub fn new(least: IndexedProblem) -> Bounds {
         let indexed = &least;
         let ops = indexed.ops as usize;
-        let mut last: Vec<u32> = indexed.producer.clone();
-        for op in 0..indexed.ops {
-            indexed.ins.of(op).iter().for_each(|&t| last[t as usize] = op);
-        }
+        let uses = indexed.uses();
         let mut must_change = vec![0i64; ops + 1];
         let mut live_change = vec![0i64; ops + 1];
         let mut items = Vec::new();
         let host = indexed.copy_ns.is_some();
-        for t in 0..indexed.tensors() as usize {
+        // For each op that makes a transient, until where that is used.
+        let mut ends: Vec<Vec<(u32, u32)>> = vec![Vec::new(); ops];
+        let spans = (0..indexed.tensors()).flat_map(|t| {
+            indexed.spans(t, &uses[t as usize]).map(move |(made, last)| (t as usize, made, last))
+        });
+        for (t, producer, last) in spans {
+            ends[producer as usize].push((t as u32, last));
             let bytes = indexed.size[t];
-            let producer = indexed.producer[t];
-            if indexed.keep[t] {
-                last[t] = indexed.ops;
-            }
-            let end = (last[t] as usize).max(producer as usize + 1);
+            let end = (last as usize).max(producer as usize + 1);
             let first = producer as usize + 1;
             live_change[first.min(ops)] += bytes as i64;
             live_change[end] -= bytes as i64;
@@ -72,6 +71,7 @@ impl Bounds {
         let mut bounds = (must, live);
         let (mut must, mut live) = (0i64, 0i64);
         let bytes = |t: &u32| indexed.size[*t as usize];
+        let mut last: Vec<u32> = vec![0; uses.len()];
         for op in 0..indexed.ops {
             must += must_change[op as usize];
             live += live_change[op as usize];
@@ -94,6 +94,7 @@ impl Bounds {
             let least = outs.saturating_sub(may_share) + indexed.scratch[op as usize];
             bounds.0.push(indexed.resident_bytes + must as u64 + all - in_must + least);
             bounds.1.push(indexed.resident_bytes + live as u64 + all - in_live + own);
+            ends[op as usize].iter().for_each(|&(t, end)| last[t as usize] = end);
         }
         let (must, live) = bounds;
         let mut rest = indexed.ns.clone();

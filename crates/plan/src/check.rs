@@ -24,9 +24,9 @@ pub enum ProblemError {
         /// What it reads.
         tensor: TensorId,
     },
-    /// A tensor is written twice, or a resident or a view is written at all.
+    /// A tensor is written twice by ops that do not make it anew, or a resident or a view is written at all.
     #[error(
-        "{op} writes {tensor}, which is resident, a view or already written; use `updates` for residents"
+        "{op} writes {tensor}, which is resident, a view or already written; use `updates` for residents, and `anew` for the same bits once more"
     )]
     BadWrite {
         /// The op.
@@ -60,6 +60,12 @@ pub enum ProblemError {
          read a transient of its own bytes, change no state, need no scratch, and run once"
     )]
     BadCarry {
+        /// The op.
+        op: OpId,
+    },
+    /// An op that makes tensors anew may run again, is a copy, or writes over what it reads.
+    #[error("{op} makes a tensor anew, so it must run once, in a place of its own")]
+    BadAnew {
         /// The op.
         op: OpId,
     },
@@ -114,7 +120,8 @@ impl Problem {
             }
             for &tensor in &op.writes {
                 let t = &self.tensors[tensor.index()];
-                if t.home == Home::Resident || t.view.is_some() || written[tensor.index()] {
+                let is_anew = op.anew && t.home == Home::Transient;
+                if t.home == Home::Resident || t.view.is_some() || written[tensor.index()] && !is_anew {
                     return Err(ProblemError::BadWrite { op: op_id, tensor });
                 }
                 written[tensor.index()] = true;
@@ -129,6 +136,9 @@ impl Problem {
                 if !op.reads.contains(&read) || !op.writes.contains(&write) {
                     return Err(ProblemError::BadInPlace { op: op_id, read, written: write });
                 }
+            }
+            if op.anew && (op.replayable || op.carry.is_some() || !op.in_place.is_empty()) {
+                return Err(ProblemError::BadAnew { op: op_id });
             }
             if op.carry.is_some_and(|way| !self.is_plain_carry(op, way)) {
                 return Err(ProblemError::BadCarry { op: op_id });

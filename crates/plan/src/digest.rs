@@ -36,9 +36,21 @@ impl Problem {
             sum = sum.with((bytes, alignment, home, kind, view));
         }
         for op in ops {
-            let Op { name: _, reads, writes, in_place, updates, ns: _, scratch, replayable, carry, beside } =
-                op;
+            let Op {
+                name: _,
+                reads,
+                writes,
+                in_place,
+                updates,
+                ns: _,
+                scratch,
+                replayable,
+                anew,
+                carry,
+                beside,
+            } = op;
             sum = sum.with((reads, writes, in_place, updates, scratch, replayable, carry, beside));
+            sum = sum.with(anew);
         }
         sum
     }

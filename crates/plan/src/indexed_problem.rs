@@ -69,11 +69,13 @@ pub(crate) struct IndexedProblem {
     pub alignment: Vec<u64>,
     /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
     pub copy_overlap_divisor: u64,
-    /// The op that makes each transient.
+    /// The op that makes each transient first.
     pub producer: Vec<u32>,
+    /// The ops that make each transient anew, in their order.
+    pub anew: Lists,
     /// Whether each transient must be there at the end.
     pub keep: Vec<bool>,
-    /// Whether each transient comes from the host or goes there anyway, so that no copy of it is left to the search.
+    /// Whether each transient comes from the host or goes there anyway, or is made anew, so that no copy of it is left to the search.
     pub is_carried: Vec<bool>,
     /// Time to copy each transient over the link, if there is one.
     pub copy_ns: Option<Vec<u64>>,
@@ -91,6 +93,7 @@ impl IndexedProblem {
             size: Vec::new(),
             alignment: Vec::new(),
             producer: Vec::new(),
+            anew: Lists::default(),
             keep: Vec::new(),
             ins: Lists::default(),
             outs: Lists::default(),
@@ -104,8 +107,14 @@ impl IndexedProblem {
             copy_ns: None,
             copy_overlap_divisor: 1,
         };
+        let mut anew: Vec<Vec<u32>> = Vec::new();
         for (position, op) in order.iter().enumerate() {
             for &tensor in &problem.ops[op.index()].writes {
+                if number[tensor.index()] != NONE {
+                    anew[number[tensor.index()] as usize].push(position as u32);
+                    continue;
+                }
+                anew.push(Vec::new());
                 let t = &problem.tensors[tensor.index()];
                 number[tensor.index()] = indexed.size.len() as u32;
                 indexed.tensor_id.push(tensor);
@@ -115,6 +124,7 @@ impl IndexedProblem {
                 indexed.keep.push(t.home == Home::Output);
             }
         }
+        indexed.anew = Lists::new(anew.into_iter());
         let op = |o: &OpId| &problem.ops[o.index()];
         indexed.ins = Lists::new(order.iter().map(|o| {
             let roots = op(o).reads.iter().map(|&t| number[problem.root(t).0.index()]);
@@ -147,7 +157,7 @@ impl IndexedProblem {
                 Some(Carried { tensor: number[tensor.index()], out, ns: op.ns })
             })
             .collect();
-        indexed.is_carried = vec![false; indexed.size.len()];
+        indexed.is_carried = (0..indexed.tensors()).map(|t| !indexed.anew.of(t).is_empty()).collect();
         for carried in indexed.carried.iter().flatten() {
             indexed.is_carried[carried.tensor as usize] = true;
         }
@@ -186,6 +196,34 @@ impl IndexedProblem {
     /// Whether no op has its first run at `position`: the stage is there for replays alone.
     pub fn is_replay_stage(&self, position: u32) -> bool {
         self.op_id[position as usize] == OpId(u32::MAX)
+    }
+
+    /// Where `t` is made, each time with the last of `uses`, ascending, before it is made anew.
+    pub fn spans<'a>(&'a self, t: u32, uses: &'a [u32]) -> impl Iterator<Item = (u32, u32)> + 'a {
+        let later = self.anew.of(t);
+        let made = std::iter::once(self.producer[t as usize]).chain(later.iter().copied());
+        made.enumerate().map(move |(k, made)| {
+            let end = later.get(k).copied().unwrap_or(u32::MAX);
+            let last = uses[..uses.partition_point(|&used| used < end)].last();
+            (made, last.map_or(made, |&last| last.max(made)))
+        })
+    }
+
+    /// The first op behind `position` that makes `t` anew.
+    pub fn anew_after(&self, t: u32, position: u32) -> Option<u32> {
+        self.anew.of(t).iter().copied().find(|&made| made > position)
+    }
+
+    /// For each transient the ops that read it; the number of ops too for what is kept.
+    pub fn uses(&self) -> Vec<Vec<u32>> {
+        let mut uses = vec![Vec::new(); self.size.len()];
+        for op in 0..self.ops {
+            self.ins.of(op).iter().for_each(|&t| uses[t as usize].push(op));
+        }
+        for (uses, _) in uses.iter_mut().zip(&self.keep).filter(|(_, keep)| **keep) {
+            uses.push(self.ops);
+        }
+        uses
     }
 
     /// Whether any op is a copy.

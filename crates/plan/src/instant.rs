@@ -89,7 +89,7 @@ struct Instant<'a> {
     /// Transients of the time before that are wanted after it.
     wanted: Vec<bool>,
     wanted_bytes: u64,
-    /// Transients that are there at no price: the op's own operands.
+    /// Transients that are there at no price: the op's own operands, and what is made anew after it.
     free: Vec<bool>,
 }
 
@@ -100,9 +100,14 @@ impl Instant<'_> {
         let bytes = |list: &[u32]| -> u64 { list.iter().map(|&t| indexed.size[t as usize]).sum() };
         indexed.ins.of(at).iter().for_each(|&t| free[t as usize] = true);
         let before = |t: u32| indexed.producer[t as usize] < at && !indexed.ins.of(at).contains(&t);
+        let anew: Vec<u32> =
+            (0..indexed.tensors()).map(|t| indexed.anew_after(t, at).unwrap_or(u32::MAX)).collect();
         for op in at + 1..indexed.ops {
-            indexed.ins.of(op).iter().filter(|&&t| before(t)).for_each(|&t| wanted[t as usize] = true);
+            let is_wanted = |t: &&u32| before(**t) && op < anew[**t as usize];
+            indexed.ins.of(op).iter().filter(is_wanted).for_each(|&t| wanted[t as usize] = true);
         }
+        // What is made anew afterwards is there for whatever runs again then.
+        anew.iter().zip(&mut free).filter(|(made, _)| **made < u32::MAX).for_each(|(_, free)| *free = true);
         for t in (0..indexed.tensors()).filter(|&t| indexed.keep[t as usize] && before(t)) {
             wanted[t as usize] = true;
         }

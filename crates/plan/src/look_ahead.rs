@@ -101,9 +101,11 @@ impl<'a> Pass<'a> {
         Some(self.actions)
     }
 
-    /// The next op of the order that reads a tensor.
+    /// The next op of the order that reads a tensor as it is there now.
     fn next_use(&self, t: u32) -> Option<u32> {
-        self.uses[t as usize].get(self.done[t as usize]).copied()
+        let next = self.uses[t as usize].get(self.done[t as usize]).copied()?;
+        let anew = self.indexed.anew_after(t, self.now);
+        anew.is_none_or(|anew| next < anew).then_some(next)
     }
 
     fn drop_if_done(&mut self, t: u32) {

@@ -100,6 +100,10 @@ impl Orders<'_> {
             };
             let (first, last) =
                 (uses[0], if indexed.keep[t] { indexed.ops - 1 } else { uses[uses.len() - 1] });
+            if !indexed.anew.of(t as u32).is_empty() {
+                indexed.spans(t as u32, uses).for_each(|(made, last)| hold(made, last));
+                continue;
+            }
             let after = uses.partition_point(|&u| u <= peak);
             let again = uses.get(after).filter(|&&u| u <= indexed.replay_until[first as usize]);
             match again.filter(|_| after > 0 && !indexed.keep[t]) {

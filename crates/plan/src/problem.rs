@@ -1,7 +1,7 @@
 //! Says what a training step needs, as plain data: tensors with bytes, ops with times.
 //!
 //! A `Problem` is all the planner ever sees. It is in single-assignment form: a transient tensor is written by
-//! exactly one op, and an op that changes a resident tensor (a parameter, a running mean) lists it under
+//! exactly one op, but for those that make one anew (`anew`), and an op that changes a resident tensor (a parameter, a running mean) lists it under
 //! `updates`. The order of `ops` is a valid order of execution and defines which version of a resident each op
 //! is promised: the one left by the updates that stand before it.
 //!
@@ -143,6 +143,10 @@ pub struct Op {
     pub scratch: u64,
     /// Whether it may run again and gives the same bits again.
     pub replayable: bool,
+    /// Whether it writes, at its own place in the order, what another op has written before it, with the same bits: parameters that ranks gather a second
+    /// time, say. Who reads them finds what was made last, ops that run again too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub anew: bool,
     /// Whether it is a copy from or to the host: of state that lives there between steps, say. Like any copy it runs beside
     /// other ops, one at a time each way, and is done only when it is awaited; its time is that of the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,6 +168,7 @@ impl Op {
             ns,
             scratch: 0,
             replayable: true,
+            anew: false,
             carry: None,
             beside: false,
         }

@@ -56,7 +56,7 @@ struct Settings<'py> {
     #[pyo3(item)]
     schedule: Option<Scheduled<'py>>,
     #[pyo3(item)]
-    eight_bit_state: bool,
+    state: String,
     #[pyo3(item)]
     micro_batch: Option<usize>,
     /// How many fields of a sample are labels.
@@ -182,8 +182,7 @@ impl Trainer {
         };
         let model = PyModel { function: model, thrown: thrown.clone() };
         let Settings { memory, host_memory, exact, precision, labels, seed, checkpoints, .. } = settings;
-        let (on, eight_bit_state, micro_batch) =
-            (settings.device, settings.eight_bit_state, settings.micro_batch);
+        let (on, state, micro_batch) = (settings.device, settings.state, settings.micro_batch);
         let engine = crate::call::caught(py, || {
             let bytes =
                 |given: Option<String>| given.as_deref().map(str::parse::<Bytes>).transpose().map_err(plain);
@@ -203,9 +202,7 @@ impl Trainer {
                 .labels(labels)
                 .seed(seed)
                 .callback(follower);
-            if eight_bit_state {
-                engine = engine.eight_bit_state()?;
-            }
+            engine = engine.state(state.parse().map_err(plain)?)?;
             if let Some(folder) = checkpoints {
                 engine = engine.checkpoints(Checkpoints::new(folder));
             }

@@ -50,7 +50,9 @@ pub struct Plan {
     pub plan_seconds: f64,
     /// What is taken of the host's memory to copy to, beside a card's.
     pub host_bytes: u64,
-    /// What of that is state that lives there.
+    /// What is taken of a disk instead, on a CPU that has one beside its memory.
+    pub disk_bytes: u64,
+    /// What of either is state that lives there.
     pub hosted_bytes: u64,
     /// All that is taken of the host's memory beside a card's.
     #[serde(flatten)]

@@ -257,7 +257,7 @@ pub fn examples_of(
         for example in (op.examples)(&mut dice) {
             let floats = example.inputs.iter().any(|(ty, _)| ty.dtype.is_float());
             // These name their types themselves.
-            if floats && !["Cast", "Fused", "Custom", "EightBitUpdate"].contains(&op.name) {
+            if floats && !["Cast", "Fused", "Custom", "EightBitUpdate", "Bf16Update"].contains(&op.name) {
                 for &dtype in dtypes {
                     check(&example.with_float(dtype), &mut dice, dtype);
                 }

@@ -117,9 +117,13 @@ fn needed(program: &Program, losses: &[CountedLoss]) -> Option<Vec<usize>> {
 /// Labels that a card counts at a time: little is held beside the step.
 const AT_ONCE: usize = 1 << 20;
 
-/// How many labels are not ignored. On a card they are counted there, since all of them would take longer to come over than the step's own kernels take.
+/// Bytes of labels that have come over from a card before it has started the kernels to count them.
+const FEW: usize = 1 << 20;
+
+/// How many labels are not ignored. On a card many are counted there, since all of them would take longer to come over than the step's own kernels take.
 fn counted(labels: &Tensor, ignored: i64) -> RunResult<f64> {
-    if !labels.device().is_some_and(|device| device.has_own_memory()) {
+    let is_near = !labels.device().is_some_and(|device| device.has_own_memory());
+    if is_near || labels.ty().bytes() <= FEW {
         let labels = labels.cast(DType::I64)?.to_vec::<i64>()?;
         return Ok(labels.iter().filter(|label| **label != ignored).count() as f64);
     }

@@ -123,6 +123,11 @@ fn spectra_windows_bags_and_places_are_as_in_pytorch() {
 }
 
 #[test]
+fn antialiased_images_of_other_sizes_are_as_in_pytorch() {
+    check("resize", ProgramLoss, true);
+}
+
+#[test]
 fn what_a_program_is_made_of_is_said() {
     let program = Program::open(path("conv.pt2")).unwrap();
     let names: Vec<&str> = program.inputs().iter().map(|input| input.name.as_str()).collect();

@@ -107,6 +107,23 @@ class Signal(nn.Module):
         return logits.square().mean() + F.cross_entropy(logits, places[:, 0] % 3)
 
 
+class Resized(nn.Module):
+    """Images at other sizes, antialiased: smaller, larger, by sizes and by scales, with corners aligned and not."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.leave = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        smooth = lambda y, mode, **to: F.interpolate(y, mode=mode, antialias=True, **to)
+        h = self.enter(x)
+        few = smooth(h, "bicubic", size=(4, 5)) + smooth(h, "bilinear", size=(4, 5))
+        many = smooth(few, "bicubic", size=(9, 5)) + smooth(few, "bilinear", size=(9, 5), align_corners=True)
+        scaled = smooth(many, "bicubic", scale_factor=(0.45, 1.7)) + smooth(many, "bilinear", scale_factor=(0.45, 1.7))
+        aligned = smooth(scaled, "bicubic", size=(3, 4), align_corners=True)
+        return self.leave(aligned).square().mean() + self.leave(scaled).tanh().mean()
+
+
 def numbers(tensor):
     return {"shape": list(tensor.shape), "values": tensor.detach().to(torch.float64).flatten().tolist()}
 
@@ -158,6 +175,8 @@ def main():
     make("attention", Attention(), tokens(4), tokens(3), ({0: batch}, {0: batch}), lambda loss, _: loss)
     signals = lambda n: (torch.randn(n, 8, 6), torch.stack([torch.randperm(8)[:3] for _ in range(n)]))
     make("signal", Signal(), signals(4), signals(3), ({0: batch}, {0: batch}), lambda loss: loss)
+    pictures = lambda n: (torch.randn(n, 2, 11, 7),)
+    make("resize", Resized(), pictures(4), pictures(3), ({0: batch},), lambda loss: loss)
 
 
 if __name__ == "__main__":

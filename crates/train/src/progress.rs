@@ -85,7 +85,7 @@ impl Callback for ProgressBar {
         let limit = plan.limit.map_or("no memory limit".to_string(), |limit| format!("memory limit {limit}"));
         print_line(&format!(
             "{limit}: {} planned for the whole process, {:.1} ms a step; {again} ({})\n\
-             unlimited it would take {} and {:.1} ms; the least is {}",
+             unlimited it would take {:#} and {:.1} ms; the least is {:#}",
             info.planned,
             info.predicted_seconds * 1e3,
             info.exactness,

@@ -295,8 +295,8 @@ impl Trainer {
     /// the state before it. A device that failed for good takes its state with it; then the last checkpoint is named.
     fn stopped(&mut self, error: Error) -> Error {
         let step = self.progress.step;
-        // Where ranks failed in the middle of a step, some of its state is new and some is old.
-        self.is_device_lost |= is_of_ranks(&error);
+        // Where ranks or a disk failed in the middle of a step, some of its state is new and some is old.
+        self.is_device_lost |= is_of_ranks(&error) || is_of_disk(&error);
         // Of a state that ranks have shards of, one alone can write nothing.
         self.is_device_lost |= self.training.as_ref().is_some_and(plimsoll_nn::Training::is_sharded);
         if let Ok(Some(checkpoint)) = self.save_checkpoint() {
@@ -308,6 +308,11 @@ impl Trainer {
             None => error,
         }
     }
+}
+
+/// Whether an error says that a disk failed, on which state is kept: then a step may have been written by half.
+fn is_of_disk(error: &Error) -> bool {
+    matches!(error, Error::Run(plimsoll_run::Error::Fault { fault, .. }) if fault.op == "disk")
 }
 
 /// Says that there is no data.

@@ -14,6 +14,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from plimsoll import _native
 from plimsoll._plan import _size
 from plimsoll.errors import MemoryLimitError, PlimsollError
+from plimsoll.torch._joined import Joined
 from plimsoll.torch._trace import Trace
 
 __all__ = ["Wish", "compile"]
@@ -92,7 +93,7 @@ class _Partitioner(CustomPartitionerFn):
                     raise PlimsollError("a plan is for one shape, and this graph has sizes that change: compile with dynamic=False")
             elif node.op == "get_attr":
                 given[node] = getattr(gm, node.target)
-        trace = Trace(gm, given, "graph")
+        trace = Joined(Trace(gm, given, "graph"))
         plan = json.loads(_native.plan_traced(trace.text(), self._memory))
         if not plan["feasible"]:
             least, limit = plan["floor_bytes"], plan["memory_limit_bytes"]
@@ -117,25 +118,34 @@ def _bytes(node: torch.fx.Node) -> int:
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
-def _held_between(gm: torch.fx.GraphModule, trace: Trace, instructions: list[dict[str, Any]]) -> list[torch.fx.Node]:
-    """The values that are held when the first op runs that a gradient leads to."""
+def _held_between(gm: torch.fx.GraphModule, trace: Joined, instructions: list[dict[str, Any]]) -> list[torch.fx.Node]:
+    """The values that are held when the backward pass begins: before the first op that a gradient leads to and that reads more than a trifle of the forward pass.
+
+    What counts labels and the like depends on little, and a plan may put it anywhere: what such ops read before is kept, too.
+    """
     after: set[torch.fx.Node] = set()
     for node in gm.graph.nodes:
         if _is_tangent(node) or any(one in after for one in node.all_input_nodes):
             after.add(node)
     held: dict[int, tuple[torch.fx.Node, int | None]] = {}
+    early: dict[int, tuple[torch.fx.Node, int | None]] = {}
     by_op: dict[torch.fx.Node, list[int]] = {}
     for number, (node, _) in trace.owner.items():
         by_op.setdefault(node, []).append(number)
+    trifle = sum(trace.sizes[number] for number, (node, _) in trace.owner.items() if node not in after and number in trace.sizes) // 1000
     for one in instructions:
         node = trace.ops[one["op"]]
         if node in after:
-            break
-        held |= {number: trace.owner[number] for number in by_op.get(node, [])}
+            read = {number: held[number] for number in trace.read_by[one["op"]] if number in held}
+            if any(trace.sizes[number] > trifle for number in read):
+                break
+            early |= read
+        else:
+            held |= {number: trace.owner[number] for number in by_op.get(node, [])}
         for number in one["last"]:
             held.pop(number, None)
     found = []
-    for node, index in held.values():
+    for node, index in {**early, **held}.values():
         if index is None:
             found.append(node)
             continue

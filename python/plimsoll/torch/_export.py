@@ -39,6 +39,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
             break
         program = program.run_decompositions(table)
     _slice_tables(program.graph_module)
+    _norm_what_is_read(program.graph_module)
     fold(program)
     return program
 
@@ -140,6 +141,31 @@ def _slice_tables(part: torch.fx.GraphModule) -> None:
         while isinstance(places, torch.fx.Node) and not places.users and places.op == "call_function":
             unused, places = places, next(iter(places.all_input_nodes), None)
             part.graph.erase_node(unused)
+    part.recompile()
+
+
+def _norm_what_is_read(part: torch.fx.GraphModule) -> None:
+    """Norms only the rows that are read, where one place of rows is read after a norm: the first token of a vision transformer, say."""
+    aten, graph = torch.ops.aten, part.graph
+    for node in list(graph.nodes):
+        while node.target is aten.layer_norm.default and len(node.users) == 1:
+            (reader,) = node.users
+            if reader.target not in (aten.select.int, aten.slice.Tensor) or reader.kwargs or any(user.op == "output" for user in reader.users):
+                break
+            x, place = node.args[0], reader.args[1:]
+            rank, axis = x.meta["val"].dim(), place[0] if place else 0
+            is_of_rows = isinstance(axis, int) and axis % rank < rank - len(node.args[1])
+            if not is_of_rows or any(isinstance(argument, torch.fx.Node) for argument in place):
+                break
+            with graph.inserting_before(reader):
+                rows = graph.call_function(reader.target, (x, *place))
+                normed = graph.call_function(node.target, (rows, *node.args[1:]), node.kwargs)
+            rows.meta.update({**reader.meta, "val": reader.target(x.meta["val"], *place)})
+            normed.meta.update({**node.meta, "val": reader.meta["val"]})
+            reader.replace_all_uses_with(normed)
+            graph.erase_node(reader)
+            graph.erase_node(node)
+            node = normed
     part.recompile()
 
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll::data::{Augment, Columns, OnError, Scale};
 use plimsoll::device::AllocatorKind;
-use plimsoll::nn::{Clip, Metric};
+use plimsoll::nn::{Clip, Kept, Metric};
 use plimsoll::prelude::*;
 
 use super::Config;
@@ -74,15 +74,12 @@ impl Config {
         self.allocator.as_deref().map(parse).transpose()
     }
 
-    /// Whether the optimizer's state is kept as bytes.
-    pub fn has_eight_bit_state(&self) -> Result<bool, Failure> {
-        match self.state.as_deref().unwrap_or("f32") {
-            "f32" => Ok(false),
-            "8bit" => Ok(true),
-            other => Err(Failure(format!(
-                "--state {other} is no way to keep an optimizer's state; use f32 or 8bit"
-            ))),
-        }
+    /// What the optimizer's state is kept as.
+    pub fn kept(&self) -> Result<Kept, Failure> {
+        self.state
+            .as_deref()
+            .map_or(Ok(Kept::F32), str::parse::<Kept>)
+            .map_err(|why| Failure(format!("--state {why}")))
     }
 
     /// What these settings ask of memory, for a model that computes in this precision on this device.

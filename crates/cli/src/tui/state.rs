@@ -51,7 +51,7 @@ impl State {
             self.kinds.push(("unused", peak.unused));
         }
         self.plan = format!(
-            "{:.1} ms a step predicted, {:.1} ms unlimited; {}, {} recomputed, {}; the least is {}",
+            "{:.1} ms a step predicted, {:.1} ms unlimited; {}, {} recomputed, {}; the least is {:#}",
             info.predicted_seconds * 1e3,
             info.unlimited_seconds * 1e3,
             counted(info.micro_batches, "micro-batch"),

@@ -144,6 +144,39 @@ fn a_run_that_goes_on_has_the_bits_of_one_that_never_stopped() {
     assert!(other.contains("other adapters"), "{other}");
 }
 
+#[test]
+fn adapters_with_magnitudes_are_tuned_gone_on_with_used_and_merged_over_any_base() {
+    let scratch = Scratch::new("tune-dora");
+    let (folder, data) = (fixture("llama"), texts(&scratch));
+    for base in [None, Some("int8"), Some("nf4")] {
+        let of = |name: &str| scratch.path(&format!("{name}-{}", base.unwrap_or("whole")));
+        let (whole, parted, merged) = (of("whole"), of("parted"), of("merged"));
+        let kept: Vec<&str> = base.iter().flat_map(|base| ["--base", base]).collect();
+        let more =
+            [&["--lora", "4", "--dora", "--lora-dropout", "0.1", "--memory", "100MiB"], &kept[..]].concat();
+        let said = tune(&folder, &data, &whole, &[&more[..], &["--epochs", "6"]].concat()).unwrap();
+        let epochs = said.iter().filter(|line| line["event"] == "epoch");
+        let losses: Vec<f64> = epochs.map(|line| line["loss"].as_f64().unwrap()).collect();
+        assert!(losses.len() == 6 && losses[5] < losses[0] - 1.0, "{base:?}: {losses:?}");
+        tune(&folder, &data, &parted, &[&more[..], &["--epochs", "2"]].concat()).unwrap();
+        lines(&["tune", "--resume", "--out", &parted, "--epochs", "6", "--json"]).unwrap();
+        let read =
+            |out: &str| std::fs::read(Path::new(out).join("adapter/adapter_model.safetensors")).unwrap();
+        assert!(read(&whole) == read(&parted), "{base:?}: the adapters of a run that went on differ");
+        let config = std::fs::read_to_string(Path::new(&whole).join("adapter/adapter_config.json")).unwrap();
+        assert!(config.contains("\"use_dora\": true"), "{config}");
+        let say = |words: &[&str]| {
+            let all =
+                [&["generate"], words, &["--prompt", "the ship is", "--tokens", "4", "--json"]].concat();
+            lines(&all).unwrap().remove(0)["tokens"].clone()
+        };
+        let tuned = say(&[&[folder.as_str(), "--adapter", &whole], &kept[..]].concat());
+        assert_ne!(tuned, say(&[&folder]), "{base:?}");
+        lines(&["merge", &folder, &whole, "--out", &merged, "--json"]).unwrap();
+        assert_eq!(say(&[&merged])[0], tuned[0], "{base:?}");
+    }
+}
+
 /// `PLIMSOLL_KILLS=10` kills it more often.
 #[test]
 fn a_tuning_that_is_killed_three_times_ends_with_the_same_bits() {

@@ -350,3 +350,25 @@ fn mpirun_trains_as_one() {
         }
     }
 }
+
+#[test]
+fn a_way_that_nobody_shares_is_said() {
+    let scratch = Scratch::new("ranks-one");
+    let run = scratch.path("run");
+    for words in [
+        vec!["train", "mlp", "--data", "digits", "--epochs", "1", "--take", "64", "--out", run.as_str()],
+        vec!["plan", "mlp", "--data", "digits", "--no-frontier"],
+        vec!["bench", "mlp", "--data", "digits", "--steps", "2"],
+    ] {
+        let said = |more: &[&str]| {
+            let output = plimsoll().args(&words).args(more).output().unwrap();
+            assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        let text = said(&["--parallel", "tensor"]);
+        assert!(text.contains("--parallel tensor changes nothing on one rank"), "{words:?}: {text}");
+        if words[0] != "train" {
+            assert!(!said(&["--parallel", "auto"]).contains("one rank"), "{words:?}");
+        }
+    }
+}

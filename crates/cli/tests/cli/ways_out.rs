@@ -32,12 +32,13 @@ fn least(words: &[&str], more: &str) -> u64 {
 
 #[test]
 fn images_may_be_smaller_and_activations_narrower() {
+    // So wide that the step takes more than planning it.
     let words = [
         "resnet18",
         "--data",
         "random",
         "--width",
-        "8",
+        "16",
         "--image",
         "64",
         "--batch",
@@ -98,25 +99,53 @@ fn sequences_may_be_shorter() {
 }
 
 #[test]
-fn the_optimizers_state_may_be_bytes() {
+fn the_optimizers_state_may_be_narrower() {
     let words =
         ["mlp", "--data", "digits", "--width", "512", "--batch", "32", "--take", "64", "--threads", "1"];
     let refusal = refused(&[&words[..], &["--memory", "19MiB"]].concat());
-    let bytewise = way(&refusal, "--state 8bit");
-    assert!(bytes(bytewise, "least_bytes") < bytes(&refusal, "floor_bytes"), "{refusal}");
-    // It is enough, which is found sooner than the least and is no lower.
-    let said = bytes(bytewise, "least_bytes");
-    assert!(least(&words, "--state 8bit") <= said, "{refusal}");
-    let plan = refused(&[&words[..], &["--state", "8bit", "--memory", &said.to_string()]].concat());
-    assert_eq!(plan["fits"], true, "{plan}");
-    assert!(refusal["why"].as_str().unwrap().contains("--state 8bit"), "the text says it too: {refusal}");
+    for kept in ["bf16", "8bit"] {
+        let flag = format!("--state {kept}");
+        let narrower = way(&refusal, &flag);
+        assert!(bytes(narrower, "least_bytes") < bytes(&refusal, "floor_bytes"), "{refusal}");
+        // It is enough, which is found sooner than the least and is no lower.
+        let said = bytes(narrower, "least_bytes");
+        assert!(least(&words, &flag) <= said, "{refusal}");
+        let plan = refused(&[&words[..], &["--state", kept, "--memory", &said.to_string()]].concat());
+        assert_eq!(plan["fits"], true, "{plan}");
+        assert!(refusal["why"].as_str().unwrap().contains(&flag), "the text says it too: {refusal}");
+    }
+    let of = |flag: &str| bytes(way(&refusal, flag), "least_bytes");
+    assert!(of("--state 8bit") < of("--state bf16"), "{refusal}");
     // Where it is so already, or the optimizer has no such form, it is not offered.
     for more in [["--state", "8bit"], ["--optimizer", "adagrad"]] {
         let refusal = refused(&[&words[..], &["--memory", "16MiB"], &more].concat());
         assert_eq!(refusal["fits"], false, "{refusal}");
         let ways = refusal["ways_out"].as_array().unwrap();
-        assert!(ways.iter().all(|way| way["flag"] != "--state 8bit"), "{refusal}");
+        let is_of_state = |way: &Value| way["flag"].as_str().unwrap().starts_with("--state");
+        assert!(!ways.iter().any(is_of_state), "{refusal}");
     }
+}
+
+#[test]
+fn a_disk_may_hold_what_memory_cannot() {
+    let model = "mlp --data digits --width 1024 --depth 4 --batch 16 --take 64 --threads 1";
+    let words: Vec<&str> = model.split(' ').collect();
+    let refusal = refused(&[&words[..], &["--memory", "19MiB"]].concat());
+    let disk = way(&refusal, "--disk");
+    let (flag, said) = (disk["flag"].as_str().unwrap(), bytes(disk, "least_bytes"));
+    assert!(flag.starts_with("--disk .:") && flag.ends_with("MiB"), "{refusal}");
+    assert!(said + (4 << 20) < bytes(&refusal, "floor_bytes"), "{refusal}");
+    // As it is written it can be typed, and what it names is enough, to a hair of what a build without optimisation measures of itself.
+    assert!(least(&words, flag) <= said + (2 << 20), "{refusal}");
+    let (of, folder) = flag.split_once(' ').unwrap();
+    let said = (said + (2 << 20)).to_string();
+    let plan = refused(&[&words[..], &[of, folder, "--memory", &said]].concat());
+    assert_eq!(plan["fits"], true, "{plan}");
+    assert!(bytes(&plan, "disk_bytes") > 4 << 20, "{plan}");
+    // A card copies to the host's memory instead.
+    let card = refused(&[&words[..], &["--device", "h200", "--memory", "19MiB"]].concat());
+    let ways = card["ways_out"].as_array().unwrap();
+    assert!(ways.iter().all(|way| !way["flag"].as_str().unwrap().starts_with("--disk")), "{card}");
 }
 
 #[test]

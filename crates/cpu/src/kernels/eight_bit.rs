@@ -2,12 +2,12 @@
 
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::eight_bit::{BLOCK, Codes, divided, scale};
-use plimsoll_graph::ops::{EightBitRule, EightBitStep, EightBitUpdate};
+use plimsoll_graph::ops::EightBitUpdate;
 
 use super::Kernel;
+use super::update::Moved;
 use crate::Cpu;
 use crate::gemm::Shared;
-use crate::simd::multiversion;
 
 /// Blocks of a task.
 const TASK: usize = 64;
@@ -119,46 +119,11 @@ impl State {
     }
 }
 
-multiversion! {
-    /// A step of `n` numbers, a block at most; the new parameter may lie where the old one or its gradient does.
-    fn moved<L>(
-        rule: EightBitRule,
-        step: &EightBitStep,
-        value: *const f32,
-        grad: *const f32,
-        out: *mut f32,
-        n: usize,
-        m: &mut [f32; BLOCK],
-        v: &mut [f32; BLOCK],
-    ) {
-        match rule {
-            EightBitRule::Adam { .. } => for i in 0..n {
-                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
-                unsafe { (*out.add(i), m[i], v[i]) = step.adam(*value.add(i), *grad.add(i), m[i], v[i]) };
-            },
-            EightBitRule::Momentum { is_nesterov, .. } => for i in 0..n {
-                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
-                unsafe { (*out.add(i), m[i]) = step.momentum(is_nesterov, *value.add(i), *grad.add(i), m[i]) };
-            },
-            EightBitRule::Lion { .. } => for i in 0..n {
-                // SAFETY: the caller gives `n` numbers, and an element is read before it is written.
-                unsafe { (*out.add(i), m[i]) = step.lion(*value.add(i), *grad.add(i), m[i]) };
-            },
-        }
-    }
-}
-
 impl Kernel for EightBitUpdate {
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        let n = call.inputs[0].ty.elements();
-        let first = self.first_state();
-        // SAFETY: the call's scalars are one number each.
-        let scalars = [2, 3, first - 1].map(|at| unsafe { *call.inputs[at].ptr.cast::<f32>() });
-        let step = self.step(&scalars[..first - 2]);
-        let (value, grad) =
-            (Shared(call.inputs[0].ptr.cast::<f32>()), Shared(call.inputs[1].ptr.cast::<f32>()));
-        let out = Shared(call.outputs[0].ptr.cast::<f32>());
-        let maps = self.rule.codes();
+        // SAFETY: the caller's promise.
+        let moved = unsafe { Moved::of(&self.0, call) };
+        let (n, first, maps) = (moved.n, self.0.first_state(), self.codes());
         let state = |at: usize| State::of(call, maps[at], first + 2 * at, 1 + 2 * at);
         let (m, v) = (state(0), (maps.len() > 1).then(|| state(1)));
         let blocks = n.div_ceil(BLOCK);
@@ -170,9 +135,7 @@ impl Kernel for EightBitUpdate {
                 if let Some(v) = &v {
                     v.read(block, &mut squares[..n]);
                 }
-                let (value, grad) = (value.get().wrapping_add(start), grad.get().wrapping_add(start));
-                let out = out.get().wrapping_add(start);
-                moved(cpu.isa(), self.rule, &step, value, grad, out, n, &mut means, &mut squares);
+                moved.step(cpu.isa(), start, n, &mut means, &mut squares);
                 m.write(block, &means[..n], &SIGNED);
                 if let Some(v) = &v {
                     v.write(block, &squares[..n], &UNSIGNED);

@@ -5,6 +5,7 @@ use plimsoll_graph::{Op, Type};
 
 use crate::Cpu;
 
+mod bf16_update;
 mod cumulative;
 mod eight_bit;
 mod exchange;
@@ -41,6 +42,7 @@ mod attention;
 mod random;
 mod recurrent;
 mod small_matmul;
+mod update;
 
 /// What the CPU knows of one op.
 pub(crate) trait Kernel {

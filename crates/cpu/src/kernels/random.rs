@@ -19,7 +19,7 @@ use crate::math;
 use crate::simd::{Float32, Level, multiversion};
 
 /// Counters that go through the generator together.
-const WIDTH: usize = 16;
+pub(super) const WIDTH: usize = 16;
 /// Values of that many blocks.
 const VALUES: usize = 4 * WIDTH;
 /// Blocks of one task.
@@ -27,7 +27,7 @@ const TASK_BLOCKS: usize = 4096;
 
 /// How a value's elements fall into samples and blocks.
 #[derive(Clone, Copy)]
-struct Grid {
+pub(super) struct Grid {
     /// Elements of a sample.
     sample: usize,
     /// Blocks of a sample.
@@ -42,6 +42,12 @@ impl Grid {
         let sample: usize = ty.shape.get(1..).map_or(1, |rest| rest.iter().product());
         let blocks = sample.div_ceil(4);
         Grid { sample, blocks, total: samples * blocks }
+    }
+
+    /// The elements of one sample.
+    pub(super) fn of_one(sample: usize) -> Grid {
+        let blocks = sample.div_ceil(4);
+        Grid { sample, blocks, total: blocks }
     }
 
     fn tasks(&self) -> usize {
@@ -68,7 +74,7 @@ impl Grid {
 
 /// The words of sixteen blocks, word by word. Blocks past the end are computed and left unused.
 #[inline(always)]
-fn words(source: &Source, grid: &Grid, first: usize) -> [[u32; WIDTH]; 4] {
+pub(super) fn words(source: &Source, grid: &Grid, first: usize) -> [[u32; WIDTH]; 4] {
     let (mut sample, mut block) = (first / grid.blocks, first % grid.blocks);
     let (mut counter, mut key) = source.sample(sample);
     let mut c = [[0u64; WIDTH], [0; WIDTH], [0; WIDTH], [0; WIDTH]];

@@ -145,6 +145,18 @@ fn a_norm_written_in_16_bits_is_the_norm_rounded_and_its_gradient_reads_them_as_
             let [read, widened] = [0, 1].map(|which| gradients[which][i].read::<f32>());
             assert_eq!(read, widened, "{to} {i}");
         }
+        // What goes past the norm is added to the same bits, and the sum rounded once more.
+        let past = || Value::of([rows, width], &numbers(rows * width, 5.0));
+        let dx = Value::of([rows, width], &gradients[0][0].read::<f32>());
+        let mut wanted = run(ops::Binary::Add, vec![dx, past()]).unwrap().remove(0);
+        let stats = |i: usize, wide: &mut Vec<Value>| Value::of([rows], &wide[i].read::<f32>());
+        let inputs = vec![x(), scale(), stats(1, &mut wide), stats(2, &mut wide), dy(), past()];
+        let mut sums = run(ops::LayerNormGradAdd { axes: 1, to: Some(to) }, inputs).unwrap();
+        assert_eq!(sums[0].read::<f32>(), wanted.read::<f32>());
+        let rounded = run(ops::Cast(to), vec![wanted]).unwrap().remove(0);
+        let in_f32 = |value| run(ops::Cast(DType::F32), vec![value]).unwrap().remove(0).read::<f32>();
+        assert_eq!(in_f32(sums.remove(3)), in_f32(rounded));
+        assert_eq!(sums[1].read::<f32>(), gradients[0][1].read::<f32>());
     }
     let wrong = Op::from(ops::LayerNorm { eps, axes: 1, to: Some(DType::F64) });
     let types = [&[rows, width][..], &[width], &[width]].map(|shape| Type::new(DType::F32, shape));

@@ -8,6 +8,7 @@ use plimsoll_graph::DType;
 use super::fold::Fold;
 use super::layout::turn;
 use super::matmul::{Matrix, Product};
+use super::patches::Patches;
 use super::{Parts, padded};
 use crate::Cuda;
 use crate::dnn::{Case, Dnn, OF_CONV, Shape, Wanted};
@@ -51,12 +52,7 @@ pub(super) fn as_products(
     dtype: DType,
     [dx, w, dy]: [*mut u8; 3],
 ) -> Option<impl Iterator<Item = Product>> {
-    let side_by_side = shape.window == shape.stride
-        && shape.pad == [(0, 0); 2]
-        && shape.dilation == [1, 1]
-        && shape.groups == 1
-        && (0..2).all(|i| shape.out[i] * shape.stride[i] == shape.size[i]);
-    if !side_by_side || shape.out[1] < 32 || cuda.0.blas.is_none() {
+    if !shape.are_side_by_side() || shape.out[1] < 32 || cuda.0.blas.is_none() {
         return None;
     }
     let Shape { images, out, channels, filters, window, .. } = *shape;
@@ -84,8 +80,10 @@ pub(super) fn library_scratch(
 ) -> Result<Option<usize>, Error> {
     // Any aligned address will do: what is chosen depends on sizes and alignment alone.
     let address = std::ptr::without_provenance_mut(4096);
-    match as_product(cuda, wanted, shape, dtype, [address; 3]) {
-        Some(product) => Ok(Some(product.scratch(cuda))),
+    let patches = || Patches::of(cuda, wanted, shape, dtype).map(|patches| patches.scratch(cuda));
+    let product = as_product(cuda, wanted, shape, dtype, [address; 3]).map(|product| product.scratch(cuda));
+    match product.or_else(patches) {
+        Some(scratch) => Ok(Some(scratch)),
         None => Ok(Planned::new(cuda, wanted, shape, dtype)?.map(|planned| planned.scratch())),
     }
 }

@@ -10,6 +10,7 @@ use plimsoll_graph::ops::{Conv, ConvFrame, ConvGradFilter, ConvGradInput, Unary}
 
 use super::by_library::{as_product, as_products, biases_bytes, dnn_run, library_scratch};
 use super::matmul::{Product, activation};
+use super::patches::Patches;
 use super::{Kernel, Parts};
 use crate::Cuda;
 use crate::dnn::{Shape, Wanted};
@@ -34,6 +35,15 @@ impl Shape {
             dilation: frame.dilation,
             groups: frame.groups,
         }
+    }
+
+    /// Whether windows cover the images, each pixel once.
+    pub(super) fn are_side_by_side(&self) -> bool {
+        self.window == self.stride
+            && self.pad == [(0, 0); 2]
+            && self.dilation == [1, 1]
+            && self.groups == 1
+            && (0..2).all(|i| self.out[i] * self.stride[i] == self.size[i])
     }
 
     /// Pieces that the sum over all windows is cut into for the filter's gradient.
@@ -131,10 +141,19 @@ unsafe fn by_library(
     if to.ty.elements() == 0 {
         return Ok(true);
     }
-    if let Some(product) = as_product(cuda, wanted, shape, from.dtype, [x, w, y]) {
+    let whole = (call.scratch, call.scratch_bytes);
+    let product = match as_product(cuda, wanted, shape, from.dtype, [x, w, y]) {
+        Some(product) => Some((product, whole.0, whole.1)),
+        None => match Patches::of(cuda, wanted, shape, from.dtype) {
+            // SAFETY: the caller's promise.
+            Some(patches) => Some(unsafe { patches.rows(cuda, [x, w, y], whole) }?),
+            None => None,
+        },
+    };
+    if let Some((product, scratch, bytes)) = product {
         let product = Product { bias: (!bias.is_null()).then_some(bias), act, ..product };
         // SAFETY: the caller's promise.
-        unsafe { product.run(cuda, call.scratch, call.scratch_bytes) }?;
+        unsafe { product.run(cuda, scratch, bytes) }?;
         return Ok(true);
     }
     // SAFETY: the caller's promise.

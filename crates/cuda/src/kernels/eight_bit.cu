@@ -1,26 +1,15 @@
 // An optimizer's step over state of one byte a number; a block of threads a block of 256 numbers, which share a scale.
-//
-// RULE is 0 for Adam, 1 for momentum, 2 for Nesterov's, 3 for Lion. Products and sums are not contracted, so that codes are those of the host.
 
 struct P {
-    i64 n;
-    const float *value;
-    const float *grad;
-    const float *first;
-    const float *second;
-    const float *shrink;
+    Moved moved;
     const u8 *m;
     const float *m_scale;
     const u8 *v;
     const float *v_scale;
-    float *out;
     u8 *new_m;
     float *new_m_scale;
     u8 *new_v;
     float *new_v_scale;
-    double c[4];
-    double l2;
-    i64 shrinks;
 };
 
 // Values and the bounds between them, made anew by every block of threads: 256 of each.
@@ -44,10 +33,10 @@ DEV int code_of(const float *bounds, float x) {
 // Writes one state of a block of numbers: its scale, the largest magnitude, and the nearest code of each.
 DEV void write_state(const P &p, i64 block, i64 i, float x, const float *bounds, u8 *codes, float *scales) {
     // As whole numbers, magnitudes are in the same order, and what is no number is above all.
-    int bits = i < p.n ? (int)(bits_of(x) & 0x7fffffffu) : 0;
+    int bits = i < p.moved.n ? (int)(bits_of(x) & 0x7fffffffu) : 0;
     float scale = float_of((u32)in_block<Largest>(bits));
     if (threadIdx.x == 0) scales[block] = scale;
-    if (i < p.n) codes[i] = (u8)code_of(bounds, scale > 0.0f ? x / scale : 0.0f);
+    if (i < p.moved.n) codes[i] = (u8)code_of(bounds, scale > 0.0f ? x / scale : 0.0f);
 }
 
 KERNEL(eight_bit_update, P) {
@@ -55,34 +44,19 @@ KERNEL(eight_bit_update, P) {
 #if RULE == 0
     __shared__ float squares[256], square_bounds[256];
     prepare(squares, square_bounds, false);
-    float root = *p.second;
 #endif
     prepare(values, bounds, true);
-    float a = *p.first, shrink = p.shrinks ? *p.shrink : 1.0f, l2 = (float)p.l2;
-    float c0 = (float)p.c[0], c1 = (float)p.c[1], c2 = (float)p.c[2], c3 = (float)p.c[3];
-    i64 blocks = (p.n + 255) / 256;
+    Shares s = shares_of(p.moved);
+    i64 blocks = (p.moved.n + 255) / 256;
     for (i64 block = blockIdx.x; block < blocks; block += gridDim.x) {
         i64 i = block * 256 + threadIdx.x;
         float m = 0.0f, v = 0.0f;
-        if (i < p.n) {
-            float value = p.value[i], g = p.grad[i];
-            if (l2 != 0.0f) g = g + value * l2;
+        if (i < p.moved.n) {
             m = values[p.m[i]] * p.m_scale[block];
-            float step;
 #if RULE == 0
             v = squares[p.v[i]] * p.v_scale[block];
-            m = m + (g - m) * c0;
-            v = v * c1 + (g * g) * c2;
-            step = m / (sqrtf(v) / root + c3);
-#elif RULE == 3
-            float x = m * c0 + g * c1;
-            step = (float)(x > 0.0f) - (float)(x < 0.0f);
-            m = m * c2 + g * c3;
-#else
-            m = m * c0 + g;
-            step = RULE == 2 ? g + m * c0 : m;
 #endif
-            p.out[i] = value * shrink - step * a;
+            moved_by(p.moved, s, i, m, v);
         }
         write_state(p, block, i, m, bounds, p.new_m, p.new_m_scale);
 #if RULE == 0

@@ -45,6 +45,23 @@ KERNEL(turn, Turn) {
     for (int k = ty; k < 32; k += 8)
         if (c0 + k < p.columns && r0 + tx < p.rows) y[(c0 + k) * p.rows + r0 + tx] = tile[tx][k];
 }
+#elif defined(ROWS)
+// Rows to where rows lie that are as long, or further apart.
+struct Rows {
+    i64 width, blocks, from_row, to_row;
+    const T *x;
+    T *y;
+};
+KERNEL(rows, Rows) {
+    i64 row = blockIdx.x / p.blocks, first = blockIdx.x % p.blocks * 2048 + threadIdx.x;
+    const T *x = p.x + row * p.from_row;
+    T *y = p.y + row * p.to_row;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        i64 c = first + i * 256;
+        if (c < p.width) y[c] = x[c];
+    }
+}
 #else
 struct Fill {
     i64 n;

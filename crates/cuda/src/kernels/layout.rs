@@ -17,14 +17,15 @@ use crate::launch::{Args, Code, Grid};
 const TEXT: &str = include_str!("layout.cu");
 const IOTA: &str = include_str!("iota.cu");
 
-type Strides = SmallVec<[usize; 8]>;
+pub(super) type Strides = SmallVec<[usize; 8]>;
 
 /// The source for elements of a size.
 fn code(dtype: DType) -> Code<'static> {
     sized(dtype.bytes())
 }
 
-fn sized(bytes: usize) -> Code<'static> {
+/// The source for elements of so many bytes.
+pub(super) fn sized(bytes: usize) -> Code<'static> {
     let mut code = Code::of("layout", TEXT, DType::U8);
     code.head = match bytes {
         16 => "typedef Pack<u64, 2> T;\n",

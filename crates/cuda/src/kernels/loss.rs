@@ -14,6 +14,8 @@ const TEXT: &str = include_str!("loss.cu");
 
 /// Up to so many classes a thread has a sample for itself.
 const FEW: usize = 16;
+/// Rows of more classes than this are passed by packs wherever they begin.
+const LONG: usize = 64;
 
 unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
     let (x, target) = (call.inputs[0], call.inputs[1]);
@@ -43,8 +45,13 @@ unsafe fn run(cuda: &Cuda, call: &Call<'_>, kernel: &str) -> Result<(), Error> {
     let labels = if target.ty.dtype == DType::I32 { DType::I32 } else { DType::I64 };
     let most = 16 / x.ty.dtype.bytes();
     let aligned = [x.ptr, dx].iter().all(|&at| (at as usize).is_multiple_of(16));
-    let together = if classes.is_multiple_of(most) && aligned { most } else { 1 };
-    let code = Code::of("loss", TEXT, x.ty.dtype).with_type("I", labels).with("N", together);
+    // Long rows that begin anywhere are passed by packs all the same, but for their ends.
+    let anywhere = !classes.is_multiple_of(most) && aligned && classes > LONG;
+    let together = if (classes.is_multiple_of(most) && aligned) || anywhere { most } else { 1 };
+    let code = Code::of("loss", TEXT, x.ty.dtype)
+        .with_type("I", labels)
+        .with("N", together)
+        .with("ANYWHERE", usize::from(anywhere));
     let code = code.with("SHORT", usize::from(x.ty.dtype.bytes() == 2));
     if classes <= FEW && target.ty.dtype != x.ty.dtype {
         // SAFETY: the caller's promise.

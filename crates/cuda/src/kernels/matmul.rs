@@ -7,6 +7,7 @@ use smallvec::smallvec;
 
 use super::Kernel;
 use super::element::run_chain;
+use super::straight::Straight;
 use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid, is_only_loading};
@@ -80,6 +81,17 @@ impl Product {
 
     /// The bytes of scratch that it needs.
     pub(crate) fn scratch(&self, cuda: &Cuda) -> usize {
+        let direct = self.direct_scratch(cuda);
+        self.straight(cuda).map_or(direct, |straight| straight.scratch(cuda, self).max(direct))
+    }
+
+    /// The slices in which the library computes it faster, where it does.
+    fn straight(&self, cuda: &Cuda) -> Option<Straight> {
+        cuda.0.blas.as_ref().and_then(|_| Straight::of(self))
+    }
+
+    /// The bytes of scratch that it needs where its matrices are taken as they are.
+    pub(super) fn direct_scratch(&self, cuda: &Cuda) -> usize {
         match &cuda.0.blas {
             Some(blas) => blas.scratch(self).unwrap_or(0),
             None => 0,
@@ -94,6 +106,21 @@ impl Product {
         if self.m == 0 || self.n == 0 || self.batch == 0 {
             return Ok(());
         }
+        if let Some(straight) = self.straight(cuda)
+            && straight.scratch(cuda, self) <= bytes
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { straight.run(cuda, self, scratch, bytes) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_direct(cuda, scratch, bytes) }
+    }
+
+    /// The same, of its matrices as they are.
+    ///
+    /// # Safety
+    /// As for [`Product::run`].
+    pub(super) unsafe fn run_direct(&self, cuda: &Cuda, scratch: *mut u8, bytes: usize) -> Result<(), Error> {
         if let Some(blas) = &cuda.0.blas
             && self.k > 0
         {
@@ -114,7 +141,10 @@ impl Product {
     }
 
     /// Applies what the library left undone, over the result.
-    unsafe fn activate(&self, cuda: &Cuda, act: Option<Unary>) -> Result<(), Error> {
+    ///
+    /// # Safety
+    /// The result must be live memory of the device, and dense.
+    pub(super) unsafe fn activate(&self, cuda: &Cuda, act: Option<Unary>) -> Result<(), Error> {
         let Some(act) = act else { return Ok(()) };
         let ty = Type::new(self.c.dtype, [self.batch * self.m * self.n]);
         let y = plimsoll_device::backend::Operand { ty: &ty, ptr: self.c.at };

@@ -8,6 +8,7 @@ use crate::error::Error;
 
 mod attention;
 mod attention_grad;
+mod bf16_update;
 mod by_library;
 mod columns;
 mod conv;
@@ -27,6 +28,7 @@ mod loss;
 mod matmul;
 mod matmul_add;
 mod norm;
+mod patches;
 mod pool;
 mod quant_matmul;
 mod random;
@@ -38,15 +40,18 @@ mod resize;
 mod rotary;
 mod softmax;
 mod sort;
+mod straight;
 mod strided;
+mod update;
 
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 37] = [
+pub(crate) const SOURCES: [&str; 40] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
+    include_str!("bf16_update.cu"),
     include_str!("column_sums.cu"),
     include_str!("columns.cu"),
     include_str!("conv.cu"),
@@ -66,6 +71,7 @@ pub(crate) const SOURCES: [&str; 37] = [
     include_str!("loss.cu"),
     include_str!("matmul.cu"),
     include_str!("norm.cu"),
+    include_str!("philox.cu"),
     include_str!("pool.cu"),
     include_str!("prelude.cu"),
     include_str!("prod_grad.cu"),
@@ -81,6 +87,7 @@ pub(crate) const SOURCES: [&str; 37] = [
     include_str!("sort.cu"),
     include_str!("tensor.cu"),
     include_str!("tile.cu"),
+    include_str!("update.cu"),
 ];
 
 /// What the card knows of one op.

@@ -1,6 +1,6 @@
 // The four norms as one: x is [samples, positions, groups, part]; a sample and a group share statistics, a group and a
 // place in its part share a scale. Layer and RMS norm have one group and one position, batch norm has one sample and as
-// many groups as channels. Y is the type of the result and of its gradient, T that of x and of dx.
+// many groups as channels. Y is the type of the result and of its gradient, T that of x and of dx, R that of dx once more where it is rounded.
 
 struct P {
     const T *x;
@@ -10,7 +10,15 @@ struct P {
     A *out_mean, *out_var, *out_rstd, *dgamma, *dbeta, *partial;
     i64 samples, positions, groups, part, pieces;
     double eps;
+    const T *added;
+    R *rounded;
 };
+// An element of dx, with what is added to it.
+DEV void put_dx(const P &p, i64 at, A dx) {
+    if (p.added) dx = (A)widen(narrow<T>(dx)) + (A)widen(p.added[at]);
+    p.y[at] = narrow<T>(dx);
+    if (p.rounded) p.rounded[at] = narrow<R>(dx);
+}
 
 #if WAY == 0
 // Any shape: a block a set of elements that share statistics.
@@ -58,7 +66,7 @@ KERNEL(backward, P) {
     EACH_OF_SET(j) {
         A v = (A)widen(p.dy[AT(j)]) * p.gamma[g * p.part + j % p.part];
         A x = ((A)widen(p.x[AT(j)]) - mean) * rstd;
-        p.y[AT(j)] = narrow<T>(rstd * (v - a - x * b));
+        put_dx(p, AT(j), rstd * (v - a - x * b));
     }
 }
 KERNEL(scale_sums, P) {
@@ -181,6 +189,8 @@ KERNEL(backward, P) {
         }
         fetch(next_x, p.x + (row + ROWS) * p.part, p.part, row + ROWS < end);
         fetch(next_dy, p.dy + (row + ROWS) * p.part, p.part, row + ROWS < end);
+        Pack<T, N> added[PACKS];
+        if (p.added) fetch(added, p.added + row * p.part, p.part, there);
         A mean = there && p.mean ? p.mean[row] : (A)0, rstd = there ? p.rstd[row] : (A)0;
         EACH_OF_ROW(k, e) {
             A n = (x[k][e] - mean) * rstd, v = dy[k][e] * gamma[k][e];
@@ -199,9 +209,15 @@ KERNEL(backward, P) {
         for (int k = 0; k < PACKS; k++) {
             if (COLUMN(k) >= p.part) break;
             Pack<T, N> to;
+            Pack<R, N> rounded;
 #pragma unroll
-            for (int e = 0; e < N; e++) to.v[e] = narrow<T>(rstd * (dy[k][e] * gamma[k][e] - a - x[k][e] * b));
+            for (int e = 0; e < N; e++) {
+                to.v[e] = narrow<T>(rstd * (dy[k][e] * gamma[k][e] - a - x[k][e] * b));
+                if (p.added) to.v[e] = narrow<T>((A)widen(to.v[e]) + (A)widen(added[k].v[e]));
+                rounded.v[e] = narrow<R>((A)widen(to.v[e]));
+            }
             store_pack<T, N>(p.y + row * p.part, COLUMN(k), to);
+            if (p.rounded) store_pack<R, N>(p.rounded + row * p.part, COLUMN(k), rounded);
         }
     }
     for (int kind = 0; kind < 2; kind++)

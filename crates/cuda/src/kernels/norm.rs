@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 use plimsoll_device::backend::{Call, Operand};
 use plimsoll_graph::Type;
 use plimsoll_graph::ops::{
-    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad,
+    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, LayerNormGradAdd, RmsNorm,
+    RmsNormGrad,
 };
 
 use super::Kernel;
@@ -101,7 +102,9 @@ impl View {
         let x = call.inputs[0].ty;
         let aligned = call.inputs.iter().chain(call.outputs).all(|x| (x.ptr as usize).is_multiple_of(16));
         let way = self.way(x, aligned);
-        let code = Code::of("norm", TEXT, x.dtype).with_type("Y", y.dtype);
+        let rounded =
+            call.outputs.get(3).filter(|_| !self.of_columns).map_or(x.dtype, |rounded| rounded.ty.dtype);
+        let code = Code::of("norm", TEXT, x.dtype).with_type("Y", y.dtype).with_type("R", rounded);
         let cut = match way {
             Way::Columns if aligned => Cut::new(x.dtype, self.columns()),
             _ => Cut::single(self.columns()),
@@ -146,6 +149,8 @@ struct Addresses {
     out_rstd: *mut u8,
     dgamma: *mut u8,
     dbeta: *mut u8,
+    added: *mut u8,
+    rounded: *mut u8,
 }
 
 const NOWHERE: Addresses = Addresses {
@@ -161,6 +166,8 @@ const NOWHERE: Addresses = Addresses {
     out_rstd: null_mut(),
     dgamma: null_mut(),
     dbeta: null_mut(),
+    added: null_mut(),
+    rounded: null_mut(),
 };
 
 fn args(a: &Addresses, view: View, call: &Call<'_>, eps: f64) -> Args {
@@ -174,6 +181,8 @@ fn args(a: &Addresses, view: View, call: &Call<'_>, eps: f64) -> Args {
         .int(view.part)
         .int(view.pieces(call.inputs[0].ty))
         .float(eps)
+        .at(a.added)
+        .at(a.rounded)
 }
 
 /// A forward norm but for batch norm.
@@ -297,6 +306,12 @@ fn with_mean(call: &Call<'_>) -> Addresses {
     }
 }
 
+/// The same with what is added to dx behind dy, and dx rounded behind dβ.
+fn and_added(call: &Call<'_>) -> Addresses {
+    let rounded = call.outputs.get(3).map_or(null_mut(), |rounded| rounded.ptr);
+    Addresses { beta: null_mut(), added: at(call.inputs, 5), rounded, ..with_mean(call) }
+}
+
 macro_rules! gradients {
     ($($op:ty, $this:ident, $x:ident => $view:expr, $addresses:expr, $dy:expr;)+) => { $(
         impl Kernel for $op {
@@ -317,6 +332,7 @@ macro_rules! gradients {
 }
 gradients! {
     LayerNormGrad, this, x => View::layer(x, this.axes), with_mean, 4;
+    LayerNormGradAdd, this, x => View::layer(x, this.axes), and_added, 4;
     GroupNormGrad, this, x => View::group(x, this.groups), with_mean, 4;
     BatchNormGrad, this, x => View::batch(x), with_mean, 4;
     RmsNormGrad, this, x => View::layer(x, 1), without_mean, 3;

@@ -11,7 +11,7 @@ use crate::Cuda;
 use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 
-const TEXT: &str = include_str!("random.cu");
+const TEXT: &str = concat!(include_str!("philox.cu"), include_str!("random.cu"));
 
 /// What a kernel draws with.
 struct Draw {

@@ -18,6 +18,8 @@ const TEXT: &str = include_str!("reduce.cu");
 const COLUMN_SUMS: &str = concat!(include_str!("columns.cu"), include_str!("column_sums.cu"));
 const PROD_GRAD: &str = include_str!("prod_grad.cu");
 const ARGMAX: &str = include_str!("argmax.cu");
+/// The first of the largest of so many elements is found by a block.
+const LONG: usize = 128;
 
 /// The axes that stay and those that go.
 struct Folding {
@@ -193,7 +195,12 @@ impl Kernel for ArgMax {
         let (_, inner) = around(x.ty, self.axis);
         let args = Args::new().at(x.ptr).at(y.ptr).int(n).int(x.ty.shape[self.axis]).int(inner);
         let dtype = if x.ty.dtype == DType::Bool { DType::U8 } else { x.ty.dtype };
+        let (code, length) = (Code::of("argmax", ARGMAX, dtype), x.ty.shape[self.axis]);
+        let (kernel, grid) = match inner == 1 && length >= LONG && dtype.is_float() && n > 0 {
+            true => ("argmax_rows", Grid::rows(n, length.div_ceil(8))),
+            false => ("argmax", Grid::each(n)),
+        };
         // SAFETY: the caller's promise.
-        unsafe { cuda.launch(&Code::of("argmax", ARGMAX, dtype), "argmax", Grid::each(n), &args) }
+        unsafe { cuda.launch(&code, kernel, grid, &args) }
     }
 }

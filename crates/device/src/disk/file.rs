@@ -30,7 +30,7 @@ impl DiskFile {
             );
             return Err(Fault::new("disk", why));
         }
-        let made = system::unnamed(&disk.folder).and_then(|file| {
+        let made = disk.unnamed().and_then(|file| {
             system::take(&file, asked)?;
             Ok(file)
         });

@@ -104,6 +104,21 @@ impl Disk {
         Ok(Arc::new(Disk { folder: named(), limit, taken: AtomicU64::new(0), blocks: Mutex::default() }))
     }
 
+    /// A disk that is not there, to plan with: nothing can be kept on it. None where nothing could be kept on any.
+    pub fn imagined(limit: Bytes) -> Option<Arc<Disk>> {
+        let disk =
+            || Disk { folder: PathBuf::new(), limit, taken: AtomicU64::new(0), blocks: Mutex::default() };
+        system::IS_HERE.then(|| Arc::new(disk()))
+    }
+
+    /// A new file without a name in its folder; a disk that is only imagined has none.
+    fn unnamed(&self) -> std::io::Result<std::fs::File> {
+        if self.folder.as_os_str().is_empty() {
+            return Err(std::io::Error::other("the disk is only planned for"));
+        }
+        system::unnamed(&self.folder)
+    }
+
     /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -174,7 +189,8 @@ impl Disk {
     /// What is said of bytes that could not be read, written or taken.
     fn fault(&self, what: &str, why: &std::io::Error) -> Fault {
         let folder = self.folder.display();
-        Fault::new("disk", format!("tensors kept in {folder} could not be {what}: {why}"))
+        let todo = "see that its disk has room and may be written to; a run goes on from its last checkpoint";
+        Fault::new("disk", format!("tensors kept in {folder} could not be {what}: {why}; {todo}"))
     }
 }
 

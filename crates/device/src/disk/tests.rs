@@ -99,6 +99,15 @@ fn folders_that_are_none_too_full_or_not_to_be_written_to_are_refused_by_name() 
 }
 
 #[test]
+fn a_disk_that_is_imagined_keeps_nothing() {
+    let disk = Disk::imagined(Bytes::mib(4)).unwrap();
+    assert_eq!(disk.limit(), Bytes::mib(4));
+    let why = disk.block(512).unwrap_err().why;
+    assert!(why.contains("could not be given") && why.contains("only planned for"), "{why}");
+    assert_eq!(disk.taken(), Bytes::ZERO);
+}
+
+#[test]
 fn a_disk_is_timed_both_ways_and_nothing_of_it_stays() {
     let folder = Folder::new("timed");
     let disk = Disk::new(&folder.0, Bytes::mib(4)).unwrap();

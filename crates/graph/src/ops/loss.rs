@@ -90,6 +90,7 @@ fn example_shapes(dice: &mut Dice) -> Vec<Shape> {
         [dice.range(1, 6), dice.range(1, 40)].into(),
         [2, dice.range(1, 4), dice.range(1, 9)].into(),
         [dice.range(1, 70)].into(),
+        [3, dice.range(65, 90)].into(),
     ]
 }
 

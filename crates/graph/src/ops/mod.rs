@@ -2,6 +2,7 @@
 
 mod attention;
 mod avg_pool;
+mod bf16_update;
 mod binary;
 mod cast;
 mod composed;
@@ -41,11 +42,13 @@ mod sort;
 mod split;
 mod unary;
 mod unique;
+mod update;
 mod volume;
 mod window;
 
 pub use attention::{Attention, AttentionArgs, AttentionDims, AttentionGrad, AttentionOps};
 pub use avg_pool::AvgPool;
+pub use bf16_update::{Bf16Update, dither, rounded};
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
 pub use conv::{Conv, ConvFrame};
@@ -53,7 +56,7 @@ pub use conv_grad::{ConvGradFilter, ConvGradInput};
 pub use conv_methods::{ConvGeometry, ConvOps, Padding};
 pub use cumulative::{CumProdGrad, Cumulative, CumulativeKind, CumulativeOps};
 pub use custom::Custom;
-pub use eight_bit::{EightBitOps, EightBitRule, EightBitStep, EightBitUpdate, coded};
+pub use eight_bit::{EightBitUpdate, coded};
 pub use einsum::EinsumOps;
 pub use exchange::{Exchange, ExchangeKind, ExchangeOps, Rank};
 pub use frozen_cross_entropy::{FrozenCrossEntropy, FrozenCrossEntropyOps};
@@ -70,8 +73,8 @@ pub use matmul::{MatMul, MatMulDims};
 pub use matmul_add::{MatMulAdd, MatMulAddOps};
 pub use max_pool::{MaxPool, MaxPoolGather};
 pub use norm::{
-    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, NormOps, RmsNorm,
-    RmsNormGrad,
+    BatchNorm, BatchNormGrad, GroupNorm, GroupNormGrad, LayerNorm, LayerNormGrad, LayerNormGradAdd, NormOps,
+    RmsNorm, RmsNormGrad,
 };
 pub use own_gradient::{GradientOps, OwnGradient, StopGradient};
 pub use pool::{AvgPoolGrad, MaxPoolGrad, PoolGrad, PoolOps};
@@ -88,6 +91,7 @@ pub use sort::{ArgSort, SortOps};
 pub use split::{Concat, Split};
 pub use unary::Unary;
 pub use unique::UniqueOps;
+pub use update::{Update, UpdateOps, UpdateRule, UpdateStep};
 pub use volume::VolumeOps;
 pub use window::WindowAxis;
 

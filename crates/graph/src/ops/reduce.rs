@@ -290,6 +290,8 @@ impl Rule for ArgMax {
                 examples.push(Example::new(ArgMax { axis }, vec![(ty, Domain::Index(5))]));
             }
         }
+        let long = Type::new(DType::F32, [dice.range(1, 4), dice.range(128, 300)]);
+        examples.push(Example::new(ArgMax { axis: 1 }, vec![(long, Domain::Index(90))]));
         examples
     }
 }

@@ -1,15 +1,17 @@
 //! Turns a graph into a better graph that computes the same bits.
 //!
-//! Read in the order they run: [`share`] (equal nodes once), [`read_narrow`] (16-bit logits as they are), [`narrow_norms`] (norms that are read in 16 bits), [`fold_relu_into_norm`], [`compact`] (bits instead of values for relu),
+//! Read in the order they run: [`share`] (equal nodes once), [`gather_ahead`] (parameters of ranks before what was made of them), [`read_narrow`] (16-bit logits as they are, weights of ranks gathered in 16 bits), [`narrow_norms`] (norms that are read in 16 bits), [`add_to_norms`] (residuals in the gradients of norms), [`fold_relu_into_norm`], [`compact`] (bits instead of values for relu),
 //! [`fold_tails`] (bias and activation into products), [`fuse`] (elementwise chains), [`exchange_early`] (between ranks), [`remove_dead`]. Every pass
 //! keeps names, source lines, scopes and phases, the order of inputs and outputs, and the order of what it does not
 //! touch: that order is the order of execution.
 
+mod ahead;
 mod compact;
 mod dead;
 mod early;
 mod fuse;
 mod narrow;
+mod norm_add;
 mod norm_narrow;
 mod norm_relu;
 pub(crate) mod rewrite;
@@ -17,11 +19,13 @@ pub mod sample;
 mod share;
 mod tail;
 
+pub use ahead::gather_ahead;
 pub use compact::compact;
 pub use dead::remove_dead;
 pub use early::exchange_early;
 pub use fuse::fuse;
 pub use narrow::read_narrow;
+pub use norm_add::add_to_norms;
 pub use norm_narrow::narrow_norms;
 pub use norm_relu::fold_relu_into_norm;
 pub use share::share;
@@ -41,12 +45,20 @@ use crate::{Graph, Result};
 /// # Ok::<(), plimsoll_graph::Error>(())
 /// ```
 pub fn optimize(graph: &Graph) -> Result<Graph> {
-    let graph = remove_dead(graph)?;
-    let graph = share(&graph)?;
-    let graph = remove_dead(&narrow_norms(&read_narrow(&graph)?)?)?;
-    let graph = fold_relu_into_norm(&graph)?;
-    let graph = compact(&graph)?;
-    let graph = fold_tails(&graph)?;
-    let graph = exchange_early(&fuse(&graph)?)?;
-    remove_dead(&graph)
+    let passes = [
+        share,
+        gather_ahead,
+        read_narrow,
+        narrow_norms,
+        remove_dead,
+        add_to_norms,
+        fold_relu_into_norm,
+        compact,
+        fold_tails,
+        fuse,
+        exchange_early,
+        remove_dead,
+    ];
+    // No more than two of the graphs on the way are there at a time: a deep model's take most of what planning takes.
+    passes.iter().try_fold(remove_dead(graph)?, |graph, pass| pass(&graph))
 }

@@ -1,4 +1,5 @@
-//! Lets cross-entropy read 16-bit logits as they are where they were widened before it: the widest values of a language model are held and read once less.
+//! Lets 16-bit numbers stay as they are where they were widened, or are gathered from ranks only to be rounded to them: the widest values of a language
+//! model are held and read once less, and half as many bytes go between ranks.
 
 use std::collections::HashMap;
 
@@ -7,11 +8,12 @@ use crate::DType;
 use crate::error::Result;
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::Op;
-use crate::ops::Cast;
+use crate::ops::{Cast, ExchangeKind};
 
-/// The graph without casts to f32 before cross-entropy, and with none that undo another.
+/// The graph without casts to f32 before cross-entropy, with none that undo another, and with values of ranks gathered in the type that all who read them
+/// round them to.
 ///
-/// The loss of 16-bit logits is computed in f32 in any case, and so is its gradient, which is rounded when it is written: where all that reads it rounds
+/// To round numbers before they are gathered is to round them afterwards. The loss of 16-bit logits is computed in f32 in any case, and so is its gradient, which is rounded when it is written: where all that reads it rounds
 /// it to the same type, these are the same bits. What else reads the wide values still finds them.
 pub fn read_narrow(graph: &Graph) -> Result<Graph> {
     let wants = Wants { graph, readers: readers(graph), leaves: leaving(graph) };
@@ -53,6 +55,22 @@ pub fn read_narrow(graph: &Graph) -> Result<Graph> {
                 rewrite.push(node, Cast(DType::F32).into(), &made, &[Some(node.outputs[0])])?;
                 narrow.insert(node.outputs[0], (made[0], dtype));
             }
+            (Op::Exchange(exchange), None)
+                if exchange.of.ranks > 1 && matches!(exchange.kind, ExchangeKind::Gather(_)) =>
+            {
+                let Some(dtype) = wants.rounded(node.outputs[0]) else {
+                    rewrite.keep(node)?;
+                    continue;
+                };
+                let mut inputs =
+                    rewrite.push(node, Cast(dtype).into(), &[rewrite.at(node.inputs[0])?], &[])?;
+                inputs.extend(node.inputs[1..].iter().map(|&v| rewrite.at(v)).collect::<Result<Vec<_>>>()?);
+                let token = node.outputs[1];
+                let made = rewrite.push(node, node.op.clone(), &inputs, &[None, Some(token)])?;
+                let wide = Cast(graph.ty(node.outputs[0]).dtype);
+                rewrite.push(node, wide.into(), &made[..1], &[Some(node.outputs[0])])?;
+                narrow.insert(node.outputs[0], (made[0], dtype));
+            }
             _ => rewrite.keep(node)?,
         }
     }
@@ -82,6 +100,22 @@ struct Wants<'a> {
 }
 
 impl Wants<'_> {
+    /// The narrower type that all who read a value round it to first, if there is one.
+    fn rounded(&self, value: ValueId) -> Option<DType> {
+        let mut at = value;
+        let to = loop {
+            let node = &self.graph.nodes()[*self.readers[at.index()].first()?];
+            match &node.op {
+                Op::Cast(Cast(to)) => break *to,
+                op if is_layout(op) => at = node.outputs[0],
+                _ => return None,
+            }
+        };
+        let from = self.graph.ty(value).dtype;
+        let is_narrower = from.is_float() && to.is_float() && to.bytes() < from.bytes();
+        (is_narrower && self.only(value, to)).then_some(to)
+    }
+
     /// Whether all that reads a value rounds it to this type first.
     fn only(&self, value: ValueId, dtype: DType) -> bool {
         !self.leaves[value.index()]
@@ -102,10 +136,10 @@ mod tests {
     use crate::example::{Dice, Domain};
     use crate::gradient::gradient;
     use crate::methods::TensorOps;
-    use crate::ops::LossOps;
+    use crate::ops::{LossOps, Rank};
     use crate::passes::{optimize, remove_dead};
     use crate::reference::interpret;
-    use crate::{Trace, Type};
+    use crate::{ExchangeOps, Trace, Type};
 
     /// A product in 16 bits, widened, cut and flattened, with its loss and the gradients of both factors.
     fn model(more: impl Fn(&crate::Sym) -> Result<crate::Sym>) -> Graph {
@@ -141,6 +175,48 @@ mod tests {
         assert_eq!(wide(&narrowed), 0, "{narrowed}");
         assert_eq!(interpret(&graph, &given(&graph)), interpret(&narrowed, &given(&graph)));
         assert_eq!(wide(&optimize(&graph).unwrap()), 0);
+    }
+
+    /// A weight that ranks have shards of, gathered and read in 16 bits there and back, and what else is made of it.
+    fn gathered(more: impl Fn(&crate::Sym) -> Option<crate::Sym>) -> Graph {
+        let of = Rank::new(0, 2);
+        let trace = Trace::new();
+        let x = trace.input("x", Type::new(DType::BF16, [3, 4]));
+        let own = trace.input("w", Type::new(DType::F32, [11]));
+        let all = own.all_gather_anew(of, [22]).unwrap();
+        let w = all.narrow(0, 0, 20).unwrap().reshape([4, 5]).unwrap();
+        let y = x.matmul(&w.cast(DType::BF16).unwrap()).unwrap().cast(DType::F32).unwrap();
+        let loss = y.square().unwrap().sum(&[], false).unwrap();
+        let grads = gradient(&loss, None, &[&x, &own]).unwrap();
+        let more = more(&w);
+        let outs: Vec<_> = std::iter::once(&loss).chain(grads.iter().flatten()).chain(&more).collect();
+        trace.finish(&outs).unwrap()
+    }
+
+    fn exchanged(graph: &Graph) -> Vec<(&'static str, DType)> {
+        let all = graph.nodes().iter().filter(|node| node.op.is_exchange());
+        all.map(|node| (node.op.name(), graph.ty(node.outputs[0]).dtype)).collect()
+    }
+
+    #[test]
+    fn what_ranks_read_in_16_bits_is_gathered_in_16_bits_and_its_gradient_added_up_in_32() {
+        let graph = gathered(|_| None);
+        let narrowed = optimize(&graph).unwrap();
+        let wide = [("all_gather", DType::F32), ("all_gather", DType::F32), ("reduce_scatter", DType::F32)];
+        let narrow =
+            [("all_gather", DType::BF16), ("all_gather", DType::BF16), ("reduce_scatter", DType::F32)];
+        assert_eq!(exchanged(&graph), wide, "{graph}");
+        assert_eq!(exchanged(&narrowed), narrow, "{narrowed}");
+        assert_eq!(interpret(&graph, &given(&graph)), interpret(&narrowed, &given(&graph)));
+    }
+
+    #[test]
+    fn what_somebody_reads_wide_is_gathered_wide() {
+        let graph = gathered(|w| w.square().ok());
+        let found = exchanged(&optimize(&graph).unwrap());
+        assert_eq!(found[0], ("all_gather", DType::F32));
+        // On the way back only the product reads it.
+        assert_eq!(found[1], ("all_gather", DType::BF16));
     }
 
     #[test]

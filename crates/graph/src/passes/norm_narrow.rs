@@ -63,7 +63,7 @@ fn is_narrow(dtype: DType) -> bool {
 }
 
 /// The 16-bit type that a node rounds to; none where it does something else.
-fn narrowed(node: &Node) -> Option<DType> {
+pub(super) fn narrowed(node: &Node) -> Option<DType> {
     match node.op {
         Op::Cast(Cast(to)) if is_narrow(to) => Some(to),
         _ => None,

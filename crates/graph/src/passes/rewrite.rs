@@ -22,7 +22,7 @@ pub(crate) struct Rewrite<'a> {
 impl<'a> Rewrite<'a> {
     /// Starts with the inputs, in their order.
     pub(crate) fn new(old: &'a Graph) -> Rewrite<'a> {
-        let mut rewrite = Rewrite { old, new: Graph::default(), map: vec![None; old.values().len()] };
+        let mut rewrite = Rewrite { old, new: Graph::as_large_as(old), map: vec![None; old.values().len()] };
         for &v in old.inputs() {
             let info = old.info(v);
             rewrite.map[v.index()] = Some(rewrite.new.input(&info.name, info.ty.clone(), info.site));

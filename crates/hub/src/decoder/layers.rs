@@ -5,7 +5,7 @@ use plimsoll_nn::{Init, Net};
 use plimsoll_run::{Result, Tensor};
 
 use super::{Decoder, Memory, Sight, capped};
-use crate::base;
+use crate::base::Small;
 use crate::config::Family;
 use crate::tuning::{Lora, Tuning};
 
@@ -44,8 +44,10 @@ impl Decoder {
                 return onto.map_or(Ok(y.clone()), |onto| onto.add(&y));
             }
             let y = match (self.base.filter(|_| self.is_frozen()), &bias, onto) {
-                (Some(form), None, _) => base::product(net, x, form, shape, is_turned)?,
-                (Some(form), Some(bias), _) => base::product(net, x, form, shape, is_turned)?.add(bias)?,
+                (Some(form), None, _) => Small::of(net, form, shape)?.product(x, is_turned)?,
+                (Some(form), Some(bias), _) => {
+                    Small::of(net, form, shape)?.product(x, is_turned)?.add(bias)?
+                }
                 (None, None, Some(onto)) => {
                     let w = self.weight(net, "weight", shape)?;
                     x.matmul_onto(&w, false, !is_turned, 1.0, onto)?

@@ -58,9 +58,21 @@ impl Loaded {
         Loaded::with(&fixture(name), tuning, |model| Decoder { base: Some(form), ..model }, |_| Vec::new())
     }
 
+    /// The same with the values of some more parameters.
+    pub fn based_with(name: &str, tuning: Tuning, form: QuantForm, more: &[(String, Vec<u8>)]) -> Loaded {
+        let of_few_bits = |model| Decoder { base: Some(form), ..model };
+        Loaded::with(&fixture(name), tuning, of_few_bits, |_| more.to_vec())
+    }
+
     /// With weights in f32, however they are stored.
     pub fn in_f32(name: &str, tuning: Tuning) -> Loaded {
-        Loaded::with(&fixture(name), tuning, |model| Decoder { kept: DType::F32, ..model }, |_| Vec::new())
+        Loaded::in_f32_with(name, tuning, &[])
+    }
+
+    /// The same with the values of some more parameters.
+    pub fn in_f32_with(name: &str, tuning: Tuning, more: &[(String, Vec<u8>)]) -> Loaded {
+        let in_f32 = |model| Decoder { kept: DType::F32, ..model };
+        Loaded::with(&fixture(name), tuning, in_f32, |_| more.to_vec())
     }
 
     /// With the values of some more parameters.

@@ -18,6 +18,10 @@ pub enum Interpolation {
     Linear,
     /// The four beside it along each axis, by a cubic of this parameter (PyTorch's is -0.75).
     Cubic(f64),
+    /// As linear, but where the result is smaller over all elements that it covers: antialiased.
+    SmoothLinear,
+    /// As cubic, likewise (PyTorch's parameter is -0.5 here).
+    SmoothCubic(f64),
 }
 
 /// How places of the result are found in what is resized.
@@ -97,13 +101,32 @@ fn sources(o: usize, n: usize, step: f64, how: Interpolation, corners: Corners) 
             vec![(first, 1.0 - share), ((first + 1).min(n - 1), share)]
         }
         Interpolation::Cubic(a) => {
-            let (first, t) = (middle.floor(), middle - middle.floor());
-            let near = |x: f64| ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-            let far = |x: f64| ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
-            let weights = [far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)];
-            (0..4).map(|k| (held(first + k as f64 - 1.0), weights[k])).collect()
+            let first = middle.floor();
+            (-1..3).map(|k| first + f64::from(k)).map(|at| (held(at), cubic(a, middle - at))).collect()
         }
+        Interpolation::SmoothLinear => covered(o, n, step, 1.0, |x| (1.0 - x.abs()).max(0.0)),
+        Interpolation::SmoothCubic(a) => covered(o, n, step, 2.0, |x| cubic(a, x)),
     }
+}
+
+/// The weight of an element so far away, by a cubic of a parameter.
+fn cubic(a: f64, away: f64) -> f64 {
+    let x = away.abs();
+    match x {
+        _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+        _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
+        _ => 0.0,
+    }
+}
+
+/// All elements that element `o` of the result covers, weighted by a function that is as wide as an element of the larger of the two, and to 1 in all.
+fn covered(o: usize, n: usize, step: f64, reach: f64, weight: impl Fn(f64) -> f64) -> Vec<(usize, f64)> {
+    let (wide, middle) = (step.max(1.0), step * (o as f64 + 0.5));
+    let first = ((middle - reach * wide + 0.5) as usize).min(n - 1);
+    let end = ((middle + reach * wide + 0.5) as usize).clamp(first + 1, n);
+    let weights: Vec<f64> = (first..end).map(|j| weight((j as f64 - middle + 0.5) / wide)).collect();
+    let whole: f64 = weights.iter().sum();
+    (first..end).zip(weights).map(|(j, weight)| (j, weight / whole)).collect()
 }
 
 /// `x` with one axis replaced by `new` weighted sums of its elements: `weight(i, j)` is that of element j in sum i.

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use plimsoll_graph::TensorOps;
-use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
+use plimsoll_graph::ops::{Update, UpdateRule};
 use plimsoll_run::{Result, Tensor};
 
 use super::{
-    Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, follow, mix, name_and_rate,
-    one_minus_power, taken, unbiased,
+    Decay, Kept, Optimizer, Slot, UpdateAt, Updated, follow, mix, name_and_rate, one_minus_power, taken,
+    unbiased,
 };
 use crate::Param;
 
@@ -70,12 +70,12 @@ impl Optimizer for Adam {
         Ok((value.sub(&m.div(&scale)?.mul(size)?)?, vec![m, v]))
     }
 
-    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+    fn rule(&self, param: &Param) -> Option<Update> {
         let (beta1, beta2, eps) = (self.beta1.into(), self.beta2.into(), self.eps.into());
-        Some(eight_bit::update(EightBitRule::Adam { beta1, beta2, eps }, self.decay, param))
+        Some(self.decay.update(UpdateRule::Adam { beta1, beta2, eps }, param))
     }
 
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        Some(EightBit::around(*self))
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        Some(kept.around(*self))
     }
 }

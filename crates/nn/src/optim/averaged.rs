@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Optimizer, Slot, UpdateAt, Updated};
+use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
 use crate::Param;
 
 /// An optimizer that also keeps, for each parameter, an exponential average of its values: a ← d a + (1 - d) w after every update.
@@ -74,12 +74,10 @@ impl Optimizer for Averaged {
     }
 
     /// The averages stay as they are.
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        let inner = self.inner.with_eight_bit_state()?;
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        let inner = self.inner.with_state(kept)?;
         Some(Arc::new(Averaged { inner, decay: self.decay }))
     }
 
-    fn has_eight_bit_state(&self) -> bool {
-        self.inner.has_eight_bit_state()
-    }
+    left_to_inner!(kept -> Kept);
 }

@@ -1,5 +1,6 @@
 //! Weight decay: parameters drawn towards zero.
 
+use plimsoll_graph::ops::{Update, UpdateRule};
 use plimsoll_graph::{DType, TensorOps};
 use plimsoll_run::{Result, Tensor};
 
@@ -56,10 +57,10 @@ impl Decay {
         self.kind == kind && self.rate != 0.0 && (!self.is_matrices_only || param.ty.shape.rank() > 1)
     }
 
-    /// What of a parameter is added to its gradient, and whether it is shrunk.
-    pub(super) fn parts(&self, param: &Param) -> (f64, bool) {
+    /// A rule's step of a parameter with this decay.
+    pub(super) fn update(&self, rule: UpdateRule, param: &Param) -> Update {
         let l2 = if self.acts(DecayKind::L2, param) { self.rate } else { 0.0 };
-        (l2, self.acts(DecayKind::Decoupled, param))
+        Update { rule, l2: l2.into(), shrinks: self.acts(DecayKind::Decoupled, param) }
     }
 
     /// The gradient with its part of the decay.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use plimsoll_graph::eight_bit::LEAST;
-use plimsoll_graph::ops::{EightBitRule, EightBitUpdate, coded};
-use plimsoll_graph::{DType, EightBitOps};
+use plimsoll_graph::ops::{EightBitUpdate, coded};
+use plimsoll_graph::{DType, UpdateOps};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Optimizer, Slot, UpdateAt, Updated};
+use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
 use crate::Param;
 
 /// Adam, momentum or Lion with state of one byte a number, and a scale for every 256 of them: about a quarter of the memory of f32.
@@ -38,18 +38,17 @@ pub struct EightBit {
 impl EightBit {
     /// An optimizer with its state as bytes; none where it has no such form: its state is no such mean, or it keeps none.
     pub fn of(optimizer: &(impl Optimizer + ?Sized)) -> Option<Arc<dyn Optimizer>> {
-        optimizer.with_eight_bit_state()
+        optimizer.with_state(Kept::EightBit)
     }
 
-    /// For an optimizer that gives a rule for some parameter.
-    pub(super) fn around(inner: impl Optimizer + 'static) -> Arc<dyn Optimizer> {
-        Arc::new(EightBit { inner: Arc::new(inner) })
+    pub(super) fn new(inner: impl Optimizer + 'static) -> EightBit {
+        EightBit { inner: Arc::new(inner) }
     }
 
     /// The step of a parameter whose state is bytes.
     fn rule(&self, param: &Param) -> Option<EightBitUpdate> {
         let is_large = param.ty.dtype == DType::F32 && param.ty.elements() >= LEAST;
-        self.inner.eight_bit_rule(param).filter(|_| is_large)
+        self.inner.rule(param).filter(|_| is_large).map(EightBitUpdate)
     }
 }
 
@@ -73,15 +72,13 @@ impl Optimizer for EightBit {
         }
     }
 
-    fn rate(&self) -> f64 {
-        self.inner.rate()
-    }
+    left_to_inner!(rate -> f64);
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
         let slots = self.inner.slots(param);
         let Some(rule) = self.rule(param) else { return slots };
         let mut all = Vec::new();
-        for (slot, map) in slots.iter().zip(rule.rule.codes()) {
+        for (slot, map) in slots.iter().zip(rule.codes()) {
             let ([codes, scales], [own, others]) =
                 (names(slot.name).unwrap_or(["codes", "scales"]), coded(&param.ty));
             all.push(Slot { name: codes, ty: own, init: f64::from(map.zero()) });
@@ -103,17 +100,11 @@ impl Optimizer for EightBit {
         Ok((value, moved.into_vec()))
     }
 
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        Some(Arc::new(self.clone()))
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        self.inner.with_state(kept)
     }
 
-    fn has_eight_bit_state(&self) -> bool {
-        true
+    fn kept(&self) -> Kept {
+        Kept::EightBit
     }
-}
-
-/// The step of a rule with an optimizer's decay.
-pub(super) fn update(rule: EightBitRule, decay: super::Decay, param: &Param) -> EightBitUpdate {
-    let (l2, shrinks) = decay.parts(param);
-    EightBitUpdate { rule, l2: l2.into(), shrinks }
 }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use plimsoll_graph::TensorOps;
-use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
+use plimsoll_graph::ops::{Update, UpdateRule};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, mix, name_and_rate, taken};
+use super::{Decay, Kept, Optimizer, Slot, UpdateAt, Updated, mix, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of Lion.
@@ -55,12 +55,12 @@ impl Optimizer for Lion {
         Ok((value.sub(&step.mul(rate)?)?, vec![mix(m, &grad, self.beta2)?]))
     }
 
-    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+    fn rule(&self, param: &Param) -> Option<Update> {
         let (beta1, beta2) = (self.beta1.into(), self.beta2.into());
-        Some(eight_bit::update(EightBitRule::Lion { beta1, beta2 }, self.decay, param))
+        Some(self.decay.update(UpdateRule::Lion { beta1, beta2 }, param))
     }
 
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        Some(EightBit::around(*self))
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        Some(kept.around(*self))
     }
 }

@@ -15,10 +15,12 @@ mod adagrad;
 mod adam;
 mod adamax;
 mod averaged;
+mod bf16_state;
 mod clip;
 mod decay;
 mod eight_bit;
 mod ftrl;
+mod kept;
 mod lion;
 mod nadam;
 mod pruned;
@@ -31,11 +33,13 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamax::Adamax;
 pub use averaged::Averaged;
+pub use bf16_state::Bf16State;
 pub(crate) use clip::{NormScale, added, clip_by_norm_over};
 pub use clip::{clip_by_global_norm, clip_by_value};
 pub use decay::{Decay, DecayKind};
 pub use eight_bit::EightBit;
 pub use ftrl::Ftrl;
+pub use kept::Kept;
 pub use lion::Lion;
 pub use nadam::NAdam;
 pub use pruned::Pruned;
@@ -45,7 +49,7 @@ pub use sgd::Sgd;
 
 use std::sync::Arc;
 
-use plimsoll_graph::ops::EightBitUpdate;
+use plimsoll_graph::ops::Update;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
@@ -80,6 +84,10 @@ pub struct UpdateAt<'a> {
     pub scalars: &'a [Tensor],
     /// The parameter's name, type and kind.
     pub param: &'a Param,
+    /// Elements of the parameter before those that are moved, where ranks have shards of it.
+    pub first: usize,
+    /// What is drawn by: seed and step, i64 `[2]`.
+    pub key: &'a Tensor,
 }
 
 /// The new value of a parameter and its slots.
@@ -97,7 +105,8 @@ pub type Updated = Result<(Tensor, Vec<Tensor>)>;
 /// let scalar = |x: f32| Tensor::from_slice(&[x], []);
 /// let (count, rate) = (scalar(1.0)?, scalar(0.1)?);
 /// let scalars = sgd.prepare(&count, &rate)?;
-/// let at = UpdateAt { count: &count, rate: &rate, scalars: &scalars, param: &param };
+/// let key = Tensor::from_slice(&[42i64, 0], [2])?;
+/// let at = UpdateAt { count: &count, rate: &rate, scalars: &scalars, param: &param, first: 0, key: &key };
 /// let (w, slots) = sgd.update(&at, &Tensor::full(ty.clone(), 1.0)?, &Tensor::full(ty, 5.0)?, &[])?;
 /// assert!(slots.is_empty() && (w.item()? - 0.5).abs() < 1e-6);
 /// # Ok::<(), plimsoll_run::Error>(())
@@ -136,20 +145,20 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         false
     }
 
-    /// The same step of a parameter over slots that are kept as bytes ([`EightBit`]), where there is one: it takes the scalars of
-    /// [`Optimizer::prepare`], and slots in the order of [`Optimizer::slots`].
-    fn eight_bit_rule(&self, _param: &Param) -> Option<EightBitUpdate> {
+    /// The same step of a parameter as one op's formula, where there is one, for slots that are kept in fewer bits ([`EightBit`],
+    /// [`Bf16State`]): it takes the scalars of [`Optimizer::prepare`], and slots in the order of [`Optimizer::slots`].
+    fn rule(&self, _param: &Param) -> Option<Update> {
         None
     }
 
-    /// The same optimizer with slots that are kept as bytes; none where it has no such form.
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+    /// The same optimizer with slots that are kept so; none where it has no such form.
+    fn with_state(&self, _kept: Kept) -> Option<Arc<dyn Optimizer>> {
         None
     }
 
-    /// Whether slots are kept as bytes.
-    fn has_eight_bit_state(&self) -> bool {
-        false
+    /// What slots are kept as.
+    fn kept(&self) -> Kept {
+        Kept::F32
     }
 }
 
@@ -186,16 +195,16 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
         (**self).keeps_elements_apart()
     }
 
-    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
-        (**self).eight_bit_rule(param)
+    fn rule(&self, param: &Param) -> Option<Update> {
+        (**self).rule(param)
     }
 
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        (**self).with_eight_bit_state()
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        (**self).with_state(kept)
     }
 
-    fn has_eight_bit_state(&self) -> bool {
-        (**self).has_eight_bit_state()
+    fn kept(&self) -> Kept {
+        (**self).kept()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Optimizer, Slot, UpdateAt, Updated};
+use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
 use crate::{Param, Patterns};
 
 /// An optimizer that holds weights at zero where a mask says so. A mask is state like the optimizer's own, a byte a weight: planned, in the
@@ -106,12 +106,10 @@ impl Optimizer for Pruned {
     }
 
     /// The masks stay as they are.
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
-        let inner = self.inner.with_eight_bit_state()?;
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        let inner = self.inner.with_state(kept)?;
         Some(Arc::new(Pruned { inner, ..self.clone() }))
     }
 
-    fn has_eight_bit_state(&self) -> bool {
-        self.inner.has_eight_bit_state()
-    }
+    left_to_inner!(kept -> Kept);
 }

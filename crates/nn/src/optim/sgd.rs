@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use plimsoll_graph::TensorOps;
-use plimsoll_graph::ops::{EightBitRule, EightBitUpdate};
+use plimsoll_graph::ops::{Update, UpdateRule};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Decay, EightBit, Optimizer, Slot, UpdateAt, Updated, eight_bit, name_and_rate, taken};
+use super::{Decay, Kept, Optimizer, Slot, UpdateAt, Updated, name_and_rate, taken};
 use crate::Param;
 
 /// Settings of gradient descent.
@@ -72,14 +72,14 @@ impl Optimizer for Sgd {
         Ok((value.sub(&step.mul(rate)?)?, vec![momentum]))
     }
 
-    fn eight_bit_rule(&self, param: &Param) -> Option<EightBitUpdate> {
+    fn rule(&self, param: &Param) -> Option<Update> {
         let (momentum, is_nesterov) = (self.momentum.into(), self.is_nesterov);
-        let rule = EightBitRule::Momentum { momentum, is_nesterov };
-        (self.momentum != 0.0).then(|| eight_bit::update(rule, self.decay, param))
+        let rule = UpdateRule::Momentum { momentum, is_nesterov };
+        (self.momentum != 0.0).then(|| self.decay.update(rule, param))
     }
 
-    fn with_eight_bit_state(&self) -> Option<Arc<dyn Optimizer>> {
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
         // Without momentum there is no state.
-        (self.momentum != 0.0).then(|| EightBit::around(*self))
+        (self.momentum != 0.0).then(|| kept.around(*self))
     }
 }

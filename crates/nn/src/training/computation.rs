@@ -1,7 +1,7 @@
 //! What is traced of a training: forward, loss, backward, update; and what of that an evaluation and a prediction are.
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_run::{Result, StepArgs, StepResult, Tape, Tensor};
+use plimsoll_run::{Mode, Result, StepArgs, StepResult, Tape, Tensor};
 use smallvec::SmallVec;
 
 use super::due::Due;
@@ -48,7 +48,7 @@ impl<M: Model + 'static> Computation<M> {
 
     pub(super) fn evaluate(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         if let Some(stages) = &self.recipe.stages {
-            return stages.evaluate(self, pass);
+            return stages.asked(self, pass, Mode::Evaluate);
         }
         let Computed { loss, totals, carried, .. } =
             self.computed(pass.state, pass.inputs, None, |net| net.first(pass.first))?;
@@ -57,7 +57,7 @@ impl<M: Model + 'static> Computation<M> {
 
     pub(super) fn predict(&self, pass: &StepArgs<'_>) -> Result<StepResult> {
         if let Some(stages) = &self.recipe.stages {
-            return stages.predict(self, pass);
+            return stages.asked(self, pass, Mode::Predict);
         }
         let (outputs, carried) = match self.recipe.is_parted() {
             false => {
@@ -284,7 +284,8 @@ impl<M: Model + 'static> Computation<M> {
             let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
             let own = recipe.updated(&params[i]);
-            let at = UpdateAt { count: &count, rate, scalars, param: own.as_ref().unwrap_or(&params[i]) };
+            let (param, first) = (own.as_ref().unwrap_or(&params[i]), recipe.first_updated(&params[i]));
+            let at = UpdateAt { count: &count, rate, scalars, param, first, key: &state[layout.key] };
             let set = updates.get_mut(i).and_then(Option::take);
             let own_start = match sharded {
                 Some(sharded) if set.is_some() || !layout.gathered[i] => {

@@ -324,6 +324,12 @@ impl Recipe {
         }
     }
 
+    /// Elements of a parameter before those, where they are a shard of it.
+    pub(super) fn first_updated(&self, param: &Param) -> usize {
+        let is_shard = self.parts.of(param).is_none() && self.is_sharded();
+        if is_shard { shards::own_bytes(&param.ty, self.rank).start / param.ty.dtype.bytes() } else { 0 }
+    }
+
     /// What a rank holds of a parameter's values: all, its part or its shard.
     pub(super) fn held(&self, param: &Param, value: Tensor) -> Result<Tensor> {
         match self.parts.of(param) {

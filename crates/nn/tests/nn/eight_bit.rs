@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::{DType, TensorOps, Type};
+use plimsoll_graph::{DType, TensorOps};
 use plimsoll_nn::{
-    Adafactor, Adagrad, Adam, Averaged, EightBit, Ftrl, Init, Lion, Net, Optimizer, Param, Precision, Recipe,
-    RmsProp, Sgd, Training, UpdateAt,
+    Adafactor, Adagrad, Adam, Averaged, EightBit, Ftrl, Kept, Optimizer, Recipe, RmsProp, Sgd,
 };
-use plimsoll_run::{Device, Result, Step, StepResult, Tensor};
+use plimsoll_run::{Device, Result, Tensor};
+
+use crate::narrow_state::{bits, learns_as_in_f32, numbers, optimizers, param, recipe, step_of, train};
 
 const BLOCK: usize = 256;
 
@@ -61,64 +62,16 @@ fn check_packed(map: &[f64], codes: &[u8], scales: &[f32], numbers: &[f32], what
     }
 }
 
-fn param(n: usize) -> Param {
-    Param { name: "w".into(), ty: Type::new(DType::F32, [n]), init: Init::Constant(0.0), trained: true }
-}
-
-/// One step of an optimizer over a parameter and its gradient, compiled.
-fn step_of(optimizer: Arc<dyn Optimizer>, param: &Param, start: &[f32]) -> Result<Step> {
-    let mut state = vec![Tensor::from_slice(start, &param.ty.shape)?];
-    for slot in optimizer.slots(param) {
-        state.push(Tensor::full(slot.ty, slot.init)?);
-    }
-    state.push(Tensor::zeros(Type::new(DType::F32, []))?);
-    let (param, rate) = (param.clone(), optimizer.rate() as f32);
-    let inputs = [param.ty.clone()];
-    Step::compile(state, &inputs, move |state, inputs| {
-        let n = state.len() - 1;
-        let (count, rate) = (state[n].add_scalar(1.0)?, Tensor::from_slice(&[rate], [])?);
-        let scalars = optimizer.prepare(&count, &rate)?;
-        let at = UpdateAt { count: &count, rate: &rate, scalars: &scalars, param: &param };
-        let (value, slots) = optimizer.update(&at, &state[0], &inputs[0], &state[1..n])?;
-        let loss = value.sum(&[], false)?;
-        Ok(StepResult {
-            state: [vec![value], slots, vec![count]].concat(),
-            outputs: vec![loss],
-            totals: vec![],
-        })
-    })
-}
-
-/// Numbers of very different sizes.
-fn numbers(n: usize, seed: u64) -> Vec<f32> {
-    let draw = |i: usize| {
-        let z = (i as u64 + seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let z = (z ^ (z >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let size = 10f32.powi(-(((z >> 20) % 6) as i32));
-        ((z >> 40) as f32 / 8_388_608.0 - 1.0) * size
-    };
-    (0..n).map(draw).collect()
-}
-
-fn optimizers() -> Vec<(&'static str, Arc<dyn Optimizer>)> {
-    vec![
-        ("adam", Arc::new(Adam::new(1e-2))),
-        ("adamw", Arc::new(Adam::w(1e-2, 0.1))),
-        ("momentum", Arc::new(Sgd::momentum(1e-2, 0.9))),
-        ("nesterov", Arc::new(Sgd { decay: plimsoll_nn::Decay::l2(0.01), ..Sgd::nesterov(1e-2, 0.9) })),
-        ("lion", Arc::new(Lion::new(1e-3))),
-    ]
-}
-
 #[test]
 fn a_step_is_that_of_f32_from_what_the_bytes_stand_for_and_its_state_the_nearest_bytes() -> Result<()> {
     // Whole blocks and one that is not.
     let n = 18 * BLOCK + 77;
     let param = param(n);
+    let key = Tensor::from_slice(&[0i64; 2], [2])?;
     let (signed, unsigned) = (dynamic_map(true), dynamic_map(false));
     for (name, plain) in optimizers() {
         let coded = EightBit::of(&*plain).expect("a form with 8-bit state");
-        let mut step = step_of(coded, &param, &numbers(n, 1))?;
+        let mut step = step_of(coded, &param, &numbers(n, 1), 0)?;
         let mut count = 0.0f32;
         for round in 0..4 {
             let grad = Tensor::from_slice(&numbers(n, 10 + round), [n])?;
@@ -127,11 +80,11 @@ fn a_step_is_that_of_f32_from_what_the_bytes_stand_for_and_its_state_the_nearest
                 .iter()
                 .map(|t| Tensor::from_f64(&t.to_f64()?, t.ty().clone()))
                 .collect::<Result<Vec<_>>>()?;
-            step.run(&[&grad])?;
+            step.run(&[&grad, &key])?;
             // The same from f32 state that has the values of the bytes.
             let states = (before.len() - 2) / 2;
             let maps = [&signed, &unsigned];
-            let mut same = step_of(plain.clone(), &param, &before[0].to_vec::<f32>()?)?;
+            let mut same = step_of(plain.clone(), &param, &before[0].to_vec::<f32>()?, 0)?;
             for state in 0..states {
                 let (codes, scales) = (&before[1 + 2 * state], &before[2 + 2 * state]);
                 let old = unpacked(maps[state], &codes.to_vec::<u8>()?, &scales.to_vec::<f32>()?);
@@ -139,7 +92,7 @@ fn a_step_is_that_of_f32_from_what_the_bytes_stand_for_and_its_state_the_nearest
                 same.set_state(1 + state, &bytes)?;
             }
             same.set_state(1 + states, &count.to_ne_bytes())?;
-            same.run(&[&grad])?;
+            same.run(&[&grad, &key])?;
             count += 1.0;
             let found = step.state();
             assert_eq!(found[0].to_vec::<f32>()?, same.state()[0].to_vec::<f32>()?, "{name}, round {round}");
@@ -154,64 +107,13 @@ fn a_step_is_that_of_f32_from_what_the_bytes_stand_for_and_its_state_the_nearest
     Ok(())
 }
 
-const BATCH: usize = 32;
-const INPUTS: usize = 40;
-const CLASSES: usize = 8;
-
-fn model(net: &mut Net, x: &[Tensor]) -> Result<Tensor> {
-    let x = net.dense("in", &x[0], 160, true)?.tanh()?;
-    let x = net.dense("mid", &x, 64, true)?.tanh()?;
-    net.dense("out", &x, CLASSES, true)
-}
-
-fn recipe(optimizer: Arc<dyn Optimizer>) -> Recipe {
-    let (x, y) = (Type::new(DType::F32, [BATCH, INPUTS]), Type::new(DType::I64, [BATCH]));
-    Recipe::cross_entropy(optimizer, x, y)
-}
-
-/// Classes of points that a net must bend to tell apart.
-fn batch(round: usize) -> Result<(Tensor, Tensor)> {
-    let x = numbers(BATCH * INPUTS, (round % 16 * 100_000) as u64);
-    let class = |x: &[f32]| {
-        ((x[0] * x[1] > 0.0) as i64) + 2 * ((x[2] + x[3] > 0.0) as i64) + 4 * ((x[4] > x[5]) as i64)
-    };
-    let y: Vec<i64> = x.chunks(INPUTS).map(class).collect();
-    Ok((Tensor::from_slice(&x, [BATCH, INPUTS])?, Tensor::from_slice(&y, [BATCH])?))
-}
-
-/// The mean of the losses of the last epochs, and the training.
-fn train(recipe: Recipe, steps: usize) -> Result<(f64, Training)> {
-    let mut training = Training::new(model, recipe, 5)?;
-    let mut last = Vec::new();
-    for round in 0..steps {
-        let (x, y) = batch(round)?;
-        let loss = training.step(&[&x], &y)?;
-        if round + 64 >= steps {
-            last.push(loss);
-        }
-    }
-    Ok((last.iter().sum::<f64>() / last.len() as f64, training))
-}
-
-fn state_bytes(training: &Training) -> usize {
-    training.state().skip(training.params().len()).map(|(_, tensor)| tensor.ty().bytes()).sum()
-}
-
 #[test]
 fn a_training_learns_as_in_f32_with_a_quarter_of_the_state() {
-    let cpu = Device::cpu_with(2, Bytes::mib(256)).unwrap();
-    cpu.scope(|| {
-        for (name, plain) in optimizers() {
-            let coded = EightBit::of(&*plain).unwrap();
-            let (first, _) = train(recipe(plain.clone()), 64).unwrap();
-            let (wanted, whole) = train(recipe(plain), 640).unwrap();
-            let (found, small) = train(recipe(coded), 640).unwrap();
-            assert!(wanted < 0.8 * first, "{name} learns nothing: {first} to {wanted}");
-            assert!((found - wanted).abs() <= 0.05 * wanted, "{name}: {found} where f32 comes to {wanted}");
-            let (small, whole) = (state_bytes(&small), state_bytes(&whole));
-            assert!(small * 100 <= whole * 30 && small * 4 >= whole, "{name}: {small} of {whole} bytes");
-        }
-    });
+    learns_as_in_f32(
+        0.05,
+        |plain| EightBit::of(plain).unwrap(),
+        |small, whole| small * 100 <= whole * 30 && small * 4 >= whole,
+    );
 }
 
 #[test]
@@ -223,10 +125,7 @@ fn the_same_training_has_the_same_bits_on_any_number_of_threads_and_in_any_parts
             let mut recipe = recipe(adam());
             change(&mut recipe);
             let (_, training) = train(recipe, 70).unwrap();
-            training
-                .state()
-                .map(|(name, t)| (name.to_string(), t.to_bytes().unwrap()))
-                .collect::<HashMap<_, _>>()
+            bits(&training)
         })
     };
     let one = all(1, |_| ());
@@ -244,29 +143,6 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 #[test]
-fn a_step_that_is_skipped_for_its_loss_scale_leaves_the_bytes_as_they_were() {
-    let cpu = Device::cpu_with(1, Bytes::mib(256)).unwrap();
-    cpu.scope(|| {
-        let mut recipe = recipe(EightBit::of(&Adam::new(1e-3)).unwrap());
-        recipe.request.precision = Precision::MixedF16;
-        let mut training = Training::new(model, recipe, 5).unwrap();
-        let (x, y) = batch(0).unwrap();
-        training.step(&[&x], &y).unwrap();
-        let codes = |training: &Training| {
-            let found = training.state().find(|(name, _)| *name == "in/weight.m.codes");
-            found.unwrap().1.to_vec::<u8>().unwrap()
-        };
-        let begun = codes(&training);
-        // More than f16 holds, so that gradients are not finite, while the loss is.
-        let far = Tensor::full(x.ty().clone(), 1e6).unwrap();
-        assert!(training.run(&[&far, &y]).unwrap().skipped);
-        assert!(begun == codes(&training), "a step that was skipped changed the state");
-        training.step(&[&x], &y).unwrap();
-        assert!(begun != codes(&training), "nothing was trained");
-    });
-}
-
-#[test]
 fn optimizers_without_such_a_form_say_so() {
     let none: [Arc<dyn Optimizer>; 5] = [
         Arc::new(Sgd::new(0.1)),
@@ -279,7 +155,7 @@ fn optimizers_without_such_a_form_say_so() {
         assert!(EightBit::of(&*optimizer).is_none(), "{}", optimizer.name());
     }
     let adam = EightBit::of(&Adam::new(0.1)).unwrap();
-    assert_eq!((adam.name(), adam.has_eight_bit_state()), ("adam-8bit", true));
+    assert_eq!((adam.name(), adam.kept()), ("adam-8bit", Kept::EightBit));
     assert!(adam.slots(&param(4095)).iter().all(|slot| slot.ty.dtype == DType::F32));
     let types: Vec<DType> = adam.slots(&param(4096)).iter().map(|slot| slot.ty.dtype).collect();
     assert_eq!(types, [DType::U8, DType::F32, DType::U8, DType::F32]);

@@ -58,9 +58,11 @@ fn train(
             let grads = clip(tape.gradient(&loss, &[&state[0], &state[1]])?)?;
             let mut new = state.to_vec();
             let count = state[state.len() - 1].add_scalar(1.0)?;
-            let scalars = optimizer.prepare(&count, &inputs[2])?;
+            let (scalars, key) =
+                (optimizer.prepare(&count, &inputs[2])?, Tensor::from_slice(&[0i64; 2], [2])?);
             for i in 0..2 {
-                let at = UpdateAt { count: &count, rate: &inputs[2], scalars: &scalars, param: &params[i] };
+                let (param, rate) = (&params[i], &inputs[2]);
+                let at = UpdateAt { count: &count, rate, scalars: &scalars, param, first: 0, key: &key };
                 let (value, updated) =
                     optimizer.update(&at, &state[i], &grads[i], &state[slots[i].clone()])?;
                 new[i] = value;
@@ -185,8 +187,8 @@ fn arena_of_an_update(optimizer: Arc<dyn Optimizer>) -> u64 {
     }
     let step = Step::compile(state, &[ty, f32s(&[]), f32s(&[])], move |state, inputs| {
         let (grad, count, rate) = (&inputs[0], &inputs[1], &inputs[2]);
-        let scalars = optimizer.prepare(count, rate)?;
-        let at = UpdateAt { count, rate, scalars: &scalars, param: &param };
+        let (scalars, key) = (optimizer.prepare(count, rate)?, Tensor::from_slice(&[0i64; 2], [2])?);
+        let at = UpdateAt { count, rate, scalars: &scalars, param: &param, first: 0, key: &key };
         let (value, slots) = optimizer.update(&at, &state[0], grad, &state[1..])?;
         Ok(StepResult {
             state: std::iter::once(value).chain(slots).collect(),

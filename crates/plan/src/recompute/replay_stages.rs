@@ -66,6 +66,7 @@ fn renumbered(old: &IndexedProblem, stages: &[Stage], mut place: Vec<u32>) -> (I
         ops,
         op_id: stages.iter().map(|s| s.0.map_or(OpId(u32::MAX), |op| old.op_id[op as usize])).collect(),
         producer: old.producer.iter().map(|&p| at(p)).collect(),
+        anew: Lists::new((0..old.tensors()).map(|t| old.anew.of(t).iter().map(|&made| at(made)).collect())),
         ins: lists(&old.ins),
         outs: lists(&old.outs),
         pairs: lists(&old.pairs),

@@ -56,12 +56,10 @@ impl StageMemory {
     pub fn new(indexed: &IndexedProblem, uses: &Uses) -> StageMemory {
         let (ops, tensors) = (indexed.ops as usize, indexed.tensors() as usize);
         let mut across = vec![0i64; ops + 2];
-        for t in 0..tensors {
-            let made = indexed.producer[t];
-            let last = *uses.of(t as u32).last().unwrap_or(&made);
-            if last > made + 1 {
-                across[made as usize + 1] += indexed.size[t] as i64;
-                across[last as usize] -= indexed.size[t] as i64;
+        for t in 0..indexed.tensors() {
+            for (made, last) in indexed.spans(t, uses.of(t)).filter(|(made, last)| *last > made + 1) {
+                across[made as usize + 1] += indexed.size[t as usize] as i64;
+                across[last as usize] -= indexed.size[t as usize] as i64;
             }
         }
         let held = across[..ops].iter().scan(indexed.resident_bytes as i64, |held, across| {

@@ -132,11 +132,14 @@ impl<'a> State<'a> {
             return false;
         }
         let free = |t: u32| !self.uses.is_made_in(t, stage);
+        // What a stage's own op makes anew is not there for what the stage makes again before it.
+        let comes_late = |op: u32| indexed.outs.of(stage).iter().any(|t| indexed.ins.of(op).contains(t));
         match what.checked_sub(indexed.ops) {
             None => {
                 stage > what
                     && stage <= indexed.replay_until[what as usize]
                     && indexed.outs.of(what).iter().all(|&t| free(t))
+                    && !comes_late(what)
             }
             Some(t) => {
                 let copies = indexed.copy_ns.is_some() && !indexed.is_carried[t as usize];

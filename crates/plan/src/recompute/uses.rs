@@ -43,8 +43,12 @@ pub(crate) struct Uses(Vec<Own>);
 impl Uses {
     /// Those of the schedule without replays.
     pub fn new(indexed: &IndexedProblem) -> Uses {
-        let own = |&producer: &u32| Own { made: Stages::from_slice(&[producer]), used: Stages::new() };
-        let mut all: Vec<Own> = indexed.producer.iter().map(own).collect();
+        let own = |t: u32| {
+            let made =
+                std::iter::once(indexed.producer[t as usize]).chain(indexed.anew.of(t).iter().copied());
+            Own { made: made.collect(), used: Stages::new() }
+        };
+        let mut all: Vec<Own> = (0..indexed.tensors()).map(own).collect();
         for op in 0..indexed.ops {
             indexed.ins.of(op).iter().for_each(|&t| all[t as usize].used.push(op));
         }

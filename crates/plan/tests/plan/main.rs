@@ -1,5 +1,6 @@
 //! Plans: right, within their limit, as good as they can be.
 
+mod anew;
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;

@@ -149,16 +149,17 @@ impl StepToPlan {
             if runs == 0 || samples == 0 {
                 continue;
             }
-            let traced = self.step.trace(Some(samples))?;
-            let cut = cut(&traced.graph, &traced.frame, samples as f64 / batch as f64)?;
-            let first_sum = traced.graph.inputs().len();
+            let Traced { graph, captured, frame } = self.step.trace(Some(samples))?;
+            let cut = cut(&graph, &frame, samples as f64 / batch as f64)?;
+            let first_sum = graph.inputs().len();
+            drop(graph);
             let state = cut.passed.iter().map(|&i| Some(i));
             let replaces: Vec<Option<usize>> =
                 state.chain((0..cut.sums.len()).map(|i| Some(first_sum + i))).collect();
             let roles = Roles { replaces: &replaces, extent: Extent::Pass, ..Roles::default() };
             let graph = self.plannable(&cut.pass, roles, first_sum, placement)?;
-            passes.push(Part { graph, captured: traced.captured.clone(), samples, runs });
-            made.get_or_insert((cut, traced.captured, first_sum));
+            passes.push(Part { graph, captured: captured.clone(), samples, runs });
+            made.get_or_insert((cut, captured, first_sum));
         }
         let Some((cut, captured, first_sum)) = made else {
             return Err(Error::Internal(format!("a batch of {batch} in micro-batches of {samples}")));

@@ -17,7 +17,7 @@ use crate::memory::FixedMemory;
 
 /// What the program is declared to take of the host: code, stacks, tables, what planning leaves behind. Most of it is pages of
 /// code, of which a build with assertions has more. The one figure for it: whoever needs it asks here.
-pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 40 } else { 24 });
+pub const PROGRAM: Bytes = Bytes::mib(if cfg!(debug_assertions) { 40 } else { 20 });
 /// Pages that will be touched and are not yet, once a step is planned and its kernels are timed: stacks, the books of the allocator.
 const RESERVE: Bytes = Bytes::mib(1);
 /// The same before that, where the program is measured: planning and timing touch code too.
@@ -37,7 +37,7 @@ const GRAIN: u64 = 2 << 20;
 
 /// What planning takes for itself while it runs, for each op and in all. It runs where the arena will be, so it counts only
 /// where the arena is smaller than that.
-const PLANNING_PER_OP: Bytes = Bytes::kib(12);
+const PLANNING_PER_OP: Bytes = Bytes::kib(16);
 const PLANNING: Bytes = Bytes::mib(1);
 
 /// The least that must be free beside everything else, for a step of so many ops to be planned at all.
@@ -71,6 +71,7 @@ impl FixedMemory {
             return FixedMemory { program, tensors, inputs, ranks, ..FixedMemory::NOTHING };
         }
         process::release_unused_heap();
+        process::release_unused_code();
         // Ranks are connected before anything is planned.
         let ranks = device.ranks().map_or(Bytes::ZERO, |peers| peers.own_bytes());
         let known = tensors + ranks + if started { beside } else { Bytes::ZERO };

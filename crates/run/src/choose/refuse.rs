@@ -15,7 +15,7 @@ use super::subject::MANY_OPS;
 use crate::device::{blocks, whole_pages};
 use crate::error::{Error, Result};
 use crate::memory::Remedy;
-use crate::trace::Traced;
+use crate::trace::{Traceable, Traced};
 
 /// More host memory than any step copies to.
 const MUCH: Bytes = Bytes::gib(1 << 16);
@@ -139,13 +139,18 @@ impl StepToPlan {
         whole_pages(device, floor.max(planning(device, ops)))
     }
 
-    /// What host memory would help, where the device can copy to it and less or none was allowed.
+    /// What host memory would help, or on the CPU a disk, where the device can copy to it and less or none was allowed.
     fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Remedy>> {
-        let device = &self.step.device;
-        if device.backend().rough_link().is_none() {
-            return Ok(None);
-        }
-        let hosting = StepToPlan { options: self.options.clone().host_limit(Some(MUCH)), ..self.clone() };
+        let device = match self.step.device.copies_to_host() {
+            true => self.step.device.clone(),
+            false => match self.step.device.imagining_disk(MUCH) {
+                Some(device) => device,
+                None => return Ok(None),
+            },
+        };
+        let step = Traceable { device: device.clone(), ..self.step.clone() };
+        let options = self.options.clone().host_limit(Some(MUCH));
+        let hosting = StepToPlan { step, options, ..self.clone() };
         let placement = hosting.placements().pop().unwrap_or_default();
         let mut candidate = hosting.smallest(allowed, &placement)?;
         let floor = candidate.floor();
@@ -159,12 +164,24 @@ impl StepToPlan {
         }
         // State that may move with host memory and not without it is counted with the account here.
         let beside = elsewhere.saturating_sub(hosting.movable_bytes().saturating_sub(self.movable_bytes()));
-        let flag = format!("--host-memory {}MiB", (host + self.options.host_beside).get().div_ceil(1 << 20));
-        let change = match self.host() {
-            Bytes::ZERO => "host memory to copy to and fetch from",
-            _ => "more host memory to copy to and fetch from",
+        let mib = |bytes: Bytes| format!("{}MiB", bytes.get().div_ceil(1 << 20));
+        let more = if self.host() == Bytes::ZERO { "" } else { "more " };
+        let (flag, change) = match device.disk() {
+            None => (
+                format!("--host-memory {}", mib(host + self.options.host_beside)),
+                format!("{more}host memory to copy to and fetch from"),
+            ),
+            // Of a disk that is only thought of, the folder at hand stands for one.
+            Some(disk) => {
+                let folder = disk.folder().to_str().filter(|folder| !folder.is_empty()).unwrap_or(".");
+                let change = match more {
+                    "" => "weights, state and activations in files of a folder, this one or another",
+                    _ => "more of the disk for weights, state and activations",
+                };
+                (format!("--disk {folder}:{}", mib(host)), change.to_string())
+            }
         };
-        Ok(Some(Remedy { flag, change: change.into(), least: beside + whole_pages(device, floor) }))
+        Ok(Some(Remedy { flag, change, least: beside + hosting.with_planning(floor, candidate.ops()) }))
     }
 
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.

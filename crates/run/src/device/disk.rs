@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_device::backend::Backend;
 use plimsoll_device::{Bytes, Disk};
 use plimsoll_graph::Site;
 
@@ -41,14 +42,27 @@ impl Device {
             );
             return Err(Error::Disk { why, site });
         };
+        let device = self.with_backend(backend);
+        device.costs().time_link(&device, TIMED_IN)?;
+        Ok(device)
+    }
+
+    /// The same with other means, and the same ranks.
+    fn with_backend(&self, backend: Arc<dyn Backend>) -> Device {
         let mut device = self.alike(self.0.memory.clone());
         device.backend = backend;
         let device = Device(Arc::new(device));
-        device.costs().time_link(&device, TIMED_IN)?;
-        Ok(match self.ranks().cloned() {
+        match self.ranks().cloned() {
             Some(peers) => device.with_ranks(peers),
             None => device,
-        })
+        }
+    }
+
+    /// The same with a disk that is not there, to ask what a step would take with one; none where it can have none, or copies elsewhere
+    /// already.
+    pub(crate) fn imagining_disk(&self, bytes: Bytes) -> Option<Device> {
+        let disk = Disk::imagined(bytes).filter(|_| !self.copies_to_host())?;
+        self.0.backend.with_disk(&disk).map(|backend| self.with_backend(backend))
     }
 
     /// The folder of a disk that it has beside its memory.

@@ -116,6 +116,7 @@ impl Likes {
 pub(crate) fn stand_in(op: &Op) -> Option<&'static str> {
     match op {
         Op::MatMulAdd(_) => Some("MatMul"),
+        Op::LayerNormGradAdd(_) => Some("LayerNormGrad"),
         Op::FrozenCrossEntropy(_) => Some("LinearCrossEntropyGrad"),
         Op::Rotary(_) => Some("Fused"),
         _ => None,

@@ -213,6 +213,9 @@ impl Lowered {
         // A card's exchanges are over when they are started.
         let is_several = matches!(&node.op, Op::Exchange(exchange) if exchange.of.ranks > 1);
         op.beside = is_several && device.backend().is_host();
+        if let Some(location) = self.gathered_before(node) {
+            (self.locations[node.outputs[0].index()], op.anew) = (Some(location), true);
+        }
         for v in &node.inputs {
             let tensor = self.location(self.roots[v.index()])?.tensor;
             if !op.reads.contains(&tensor) {
@@ -252,6 +255,22 @@ impl Lowered {
         self.problem.op(op);
         self.sources.push(Source::Run(id));
         Ok(())
+    }
+
+    /// Where the same values are that an exchange gathers anew: they are one tensor, made more than once, so that what runs again reads those that are there.
+    fn gathered_before(&self, node: &Node) -> Option<Location> {
+        if !matches!(&node.op, Op::Exchange(exchange) if exchange.anew && exchange.of.ranks > 1) {
+            return None;
+        }
+        let is_first = |first: &&Node| {
+            first.op == node.op
+                && self.locations[first.outputs[0].index()].is_some()
+                && is_made_alike(&self.graph, first.inputs[0], node.inputs[0])
+        };
+        let first = self.graph.nodes().iter().find(is_first)?;
+        let location = self.locations[first.outputs[0].index()]?;
+        let is_made = self.problem.tensors[location.tensor.index()].home == Home::Transient;
+        (location.fixed.is_none() && is_made).then_some(location)
     }
 
     /// Gives every op the time that is known of its kernel by now; returns whether any time has changed.
@@ -355,6 +374,18 @@ fn seconds(graph: &Graph, node: &Node, device: &Device, on_host: bool) -> Result
     let types = |ids: &[ValueId]| -> SmallVec<[&Type; 4]> { ids.iter().map(|&v| graph.ty(v)).collect() };
     let backend = device.kernels(&node.op, on_host)?;
     Ok(device.costs().seconds(backend, &node.op, &types(&node.inputs), &types(&node.outputs)))
+}
+
+/// Whether two values are one, or one that is shaped and cast alike.
+fn is_made_alike(graph: &Graph, a: ValueId, b: ValueId) -> bool {
+    if a == b {
+        return true;
+    }
+    let maker = |v: ValueId| graph.info(v).producer.map(|(maker, _)| graph.node(maker));
+    let (Some(one), Some(other)) = (maker(a), maker(b)) else { return false };
+    one.op == other.op
+        && (one.op.is_view() || matches!(one.op, Op::Cast(_)))
+        && is_made_alike(graph, one.inputs[0], other.inputs[0])
 }
 
 /// For each value, the one whose bytes it uses.

@@ -41,6 +41,7 @@ impl From<&PlanFigures> for record::Plan {
             exactness: Some(info.exactness.to_string().into()),
             plan_seconds: info.plan_seconds,
             host_bytes: info.taken_elsewhere().0.get(),
+            disk_bytes: info.taken_elsewhere().1.get(),
             hosted_bytes: info.hosted_bytes.get(),
             offloaded_bytes: info.offloaded_bytes.get(),
             offloaded_copies: info.offloaded_copies,

@@ -9,8 +9,8 @@ use crate::lite_model::ElementType;
 use crate::ops::OpCode;
 use crate::options::Options;
 
-/// What a masked place gets added: its softmax is zero, and no runtime meets an infinity.
-const HIDDEN: f32 = -1e9;
+/// What a masked place gets added, once for each place that it is too late: its softmax is zero, and no runtime meets an infinity.
+const HIDDEN: f64 = -1e9;
 
 impl Emitter<'_> {
     /// (x - mean) / √(var + ε) over axes.
@@ -92,12 +92,7 @@ impl Emitter<'_> {
             scores = self.binary(OpCode::Add, scores, mask)?;
         }
         if attention.causal {
-            let is_seen = |i: usize, j: usize| j + tq <= i + tk;
-            let mask: Vec<f32> = (0..tq)
-                .flat_map(|i| (0..tk).map(move |j| (i, j)))
-                .map(|(i, j)| if is_seen(i, j) { 0.0 } else { HIDDEN })
-                .collect();
-            let mask = self.floats("causal", &mask, &[1, 1, tq, tk]);
+            let mask = self.causal_mask(tq, tk)?;
             scores = self.binary(OpCode::Add, scores, mask)?;
         }
         let weights = self.unary(OpCode::Softmax, scores, Options::Softmax { beta: 1.0 });
@@ -106,6 +101,19 @@ impl Emitter<'_> {
         let weighed =
             self.add(OpCode::BatchMatMul, &[weights, v], ElementType::F32, &[batch, heads, tq, wide], plain);
         Ok(self.transpose(weighed, &front))
+    }
+
+    /// What hides later places from earlier ones. It is made of the places' numbers while the file runs: they are as many as there are places, and the mask
+    /// itself is as many as their square.
+    fn causal_mask(&mut self, tq: usize, tk: usize) -> Result<usize> {
+        let places: Vec<f32> = (0..tk).map(|j| j as f32).collect();
+        let last_seen: Vec<f32> = (0..tq).map(|i| (i + tk) as f32 - tq as f32).collect();
+        let places = self.floats("places", &places, &[1, 1, 1, tk]);
+        let last_seen = self.floats("last_seen", &last_seen, &[1, 1, tq, 1]);
+        let beyond = self.binary(OpCode::Sub, places, last_seen)?;
+        let beyond = self.unary(OpCode::Relu, beyond, Options::None);
+        let hidden = self.number(ElementType::F32, HIDDEN)?;
+        self.binary(OpCode::Mul, beyond, hidden)
     }
 
     /// Weights `[in, out]` as a dense layer of the file has them.

@@ -15,6 +15,8 @@ type Values = Result<Vec<Value>>;
 
 /// PyTorch's parameter of cubics.
 const CUBIC: f64 = -0.75;
+/// The same where it smooths.
+const SMOOTH: f64 = -0.5;
 
 pub(super) const OPS: Table = &[
     ("aten.upsample_nearest1d.vec", |c| vec(c, Interpolation::Nearest)),
@@ -26,6 +28,14 @@ pub(super) const OPS: Table = &[
     ("aten.upsample_bilinear2d.vec", |c| vec(c, Interpolation::Linear)),
     ("aten.upsample_trilinear3d.vec", |c| vec(c, Interpolation::Linear)),
     ("aten.upsample_bicubic2d.vec", |c| vec(c, Interpolation::Cubic(CUBIC))),
+    ("aten._upsample_bilinear2d_aa.vec", |c| vec(c, Interpolation::SmoothLinear)),
+    ("aten._upsample_bicubic2d_aa.vec", |c| vec(c, Interpolation::SmoothCubic(SMOOTH))),
+    ("aten._upsample_bilinear2d_aa.default", |c| {
+        plain(c, Interpolation::SmoothLinear, &["scales_h", "scales_w"])
+    }),
+    ("aten._upsample_bicubic2d_aa.default", |c| {
+        plain(c, Interpolation::SmoothCubic(SMOOTH), &["scales_h", "scales_w"])
+    }),
     ("aten.upsample_nearest1d.default", |c| plain(c, Interpolation::Nearest, &["scales"])),
     ("aten.upsample_nearest2d.default", |c| plain(c, Interpolation::Nearest, &["scales_h", "scales_w"])),
     ("aten.upsample_nearest3d.default", |c| {

@@ -2,7 +2,7 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Clip, Measure, Parallel, Precision, Schedule};
+use plimsoll_nn::{Clip, Kept, Measure, Parallel, Precision, Schedule};
 use plimsoll_run::{Device, Exactness, MemoryRequest, profile_room};
 
 use super::Trainer;
@@ -122,10 +122,32 @@ impl Trainer {
     ///
     /// # Errors
     /// The optimizer has no such form, or keeps no state.
-    pub fn eight_bit_state(mut self) -> Result<Trainer> {
-        let Some(optimizer) = self.optimizer.with_eight_bit_state() else {
-            let name = self.optimizer.name();
-            let why = format!("{name} has no 8-bit state; adam, adamw, momentum, nesterov and lion have");
+    pub fn eight_bit_state(self) -> Result<Trainer> {
+        self.state(Kept::EightBit)
+    }
+
+    /// Keeps the optimizer's state so: in bf16 ([`plimsoll_nn::Bf16State`], half the memory of f32), as bytes
+    /// ([`Trainer::eight_bit_state`]), or as it is. Losses of what is narrower differ a little from those of a training in f32.
+    ///
+    /// ```
+    /// use plimsoll_nn::{Adam, Kept, Sequential, Sgd, softmax_cross_entropy};
+    /// use plimsoll_train::Trainer;
+    /// let model = || Sequential::new([64]).dense(2);
+    /// assert!(Trainer::new(model(), softmax_cross_entropy, Adam::new(1e-2)).state(Kept::Bf16).is_ok());
+    /// // What keeps no state has none in bf16.
+    /// let sgd = Trainer::new(model(), softmax_cross_entropy, Sgd::new(1e-2));
+    /// assert!(sgd.state(Kept::Bf16).is_err_and(|why| why.to_string().contains("sgd has no bf16 state")));
+    /// ```
+    ///
+    /// # Errors
+    /// The optimizer has no such form, or keeps no state.
+    pub fn state(mut self, kept: Kept) -> Result<Trainer> {
+        if kept == self.optimizer.kept() {
+            return Ok(self);
+        }
+        let Some(optimizer) = self.optimizer.with_state(kept) else {
+            let (name, state) = (self.optimizer.name(), kept.state());
+            let why = format!("{name} has no {state}; adam, adamw, momentum, nesterov and lion have");
             return Err(Error::Mismatch(why));
         };
         self.optimizer = optimizer;

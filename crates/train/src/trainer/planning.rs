@@ -8,7 +8,7 @@ use std::time::Duration;
 use plimsoll_data::{Dataset, FieldSpec};
 use plimsoll_device::Bytes;
 use plimsoll_graph::Type;
-use plimsoll_nn::{Clip, Net, Parallel, Parts, Pipeline, Recipe, Training};
+use plimsoll_nn::{Clip, Kept, Net, Parallel, Parts, Pipeline, Recipe, Training};
 use plimsoll_run::{Error as RunError, Frontier, PlanFigures, Precision, StepPlan, StepPlanner};
 
 use super::Trainer;
@@ -197,9 +197,11 @@ impl Trainer {
                 format!("a sample has {n} fields, of which {labels} are labels; there must be inputs too");
             return Err(Error::Mismatch(why));
         }
-        if self.optimizer.has_eight_bit_state() && self.request.precision == Precision::F64 {
-            let why = "8-bit state is for parameters in f32, and all of this model's are in f64; leave one of the two out";
-            return Err(Error::Mismatch(why.into()));
+        let kept = self.optimizer.kept();
+        if kept != Kept::F32 && self.request.precision == Precision::F64 {
+            let why =
+                "is for parameters in f32, and all of this model's are in f64; leave one of the two out";
+            return Err(Error::Mismatch(format!("{} {why}", kept.state())));
         }
         self.check_parallel()?;
         // What has fewer fields has no labels.

@@ -1,4 +1,4 @@
-//! From a refusal to a longer one: what other precisions and 8-bit state would need, which only the trainer can ask about.
+//! From a refusal to a longer one: what other precisions and narrower state would need, which only the trainer can ask about.
 //!
 //! Who is refused does not wait long for advice: of a model of many tensors one precision is looked at.
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_data::Dataset;
 use plimsoll_device::Bytes;
-use plimsoll_nn::{Model, Net, Optimizer, Recipe, Training};
+use plimsoll_nn::{Kept, Model, Net, Optimizer, Recipe, Training};
 use plimsoll_run::{Device, Error as RunError, Job, MeasuredStep, Precision, Remedy, in_turn};
 
 use super::Trainer;
@@ -22,7 +22,7 @@ pub type Way<'a> = Job<'a, Option<Job<'a, Option<Remedy>>>>;
 const MANY: usize = 120;
 
 impl Trainer {
-    /// A refusal with what 16-bit precisions and 8-bit state would need, and `more` that somebody else knows of, where that is less; any other
+    /// A refusal with what 16-bit precisions and narrower state would need, and `more` that somebody else knows of, where that is less; any other
     /// error as it is.
     pub(super) fn advised(&self, error: Error, data: &Dataset, more: Vec<Way<'_>>) -> Error {
         let Error::Run(RunError::Infeasible { asked, least, account, refusal, heaviest, mut ways }) = error
@@ -35,10 +35,14 @@ impl Trainer {
             (None, Precision::F64) => &[Precision::F32, Precision::MixedBf16, Precision::MixedF16],
             _ => &[],
         };
-        // State as bytes goes with the precision that was asked for. It is looked at first: it is offered of large models too.
+        // Narrower state goes with the precision that was asked for. It is looked at first: it is offered of large models too.
         let is_wide = self.request.precision == Precision::F64;
-        let is_new = self.training.is_none() && !self.optimizer.has_eight_bit_state() && !is_wide;
-        let smaller = is_new.then(|| self.optimizer.with_eight_bit_state()).flatten();
+        let is_new = self.training.is_none() && !is_wide;
+        let smaller: &[Kept] = match self.optimizer.kept() {
+            Kept::F32 if is_new => &Kept::NARROW,
+            Kept::Bf16 if is_new => &[Kept::EightBit],
+            _ => &[],
+        };
         let mut looked_at: Vec<Job<'_, Option<Remedy>>> = Vec::new();
         let mut look = |flag: String, change: &'static str, precision, optimizer| {
             // A model that cannot be traced so, or a device without such kernels, has no such way.
@@ -47,12 +51,13 @@ impl Trainer {
                 looked_at.push(step.way(flag, change.into()));
             }
         };
-        if let Some(optimizer) = smaller {
-            let change = "the optimizer's state as bytes with a scale for every 256, but for tensors under 4096 elements";
-            look("--state 8bit".into(), change, self.request.precision, optimizer);
+        let most = if self.is_large(data) { 1 } else { 2 };
+        for &kept in smaller.iter().take(most) {
+            if let Some(optimizer) = self.optimizer.with_state(kept) {
+                look(format!("--state {}", kept.name()), kept.change(), self.request.precision, optimizer);
+            }
         }
-        let most = if self.is_large(data) { 1 } else { narrower.len() };
-        for &precision in &narrower[..most.min(narrower.len())] {
+        for &precision in narrower.iter().take(if most == 1 { 1 } else { narrower.len() }) {
             let change = match precision {
                 Precision::MixedBf16 => "activations and weights as read in bf16, sums in f32",
                 Precision::MixedF16 => "activations and weights as read in f16, with a loss scale",

@@ -240,19 +240,38 @@ fn ranks_send_what_their_gradients_are() {
     }
 }
 
+/// A model on so many ranks, and how near it comes to one.
+pub(super) struct Case {
+    pub name: &'static str,
+    pub entry: zoo::Entry,
+    pub data: Dataset,
+    pub precision: Precision,
+    pub within: f64,
+    pub ranks: usize,
+}
+
+/// Precisions in which ranks come as near to one as rounding lets them, and on how many.
+pub(super) const EXACT: [(Precision, f64, usize); 2] = [(Precision::F64, 1e-9, 4), (Precision::F32, 1e-5, 3)];
+
+/// Models of each kind in these precisions.
+pub(super) fn cases<const N: usize>(precisions: [(Precision, f64, usize); N]) -> impl Iterator<Item = Case> {
+    ["mlp", "cnn", "gpt", "lstm"].into_iter().flat_map(move |name| {
+        precisions.map(|(precision, within, ranks)| {
+            let entry = entry(name);
+            Case { name, entry, data: samples(&entry, SAMPLES), precision, within, ranks }
+        })
+    })
+}
+
 #[test]
 fn shards_of_state_and_gradients_lose_as_much_as_one_rank() {
-    for name in ["mlp", "cnn", "gpt", "lstm"] {
-        let entry = entry(name);
-        let data = samples(&entry, SAMPLES);
-        for (precision, within, ranks) in [(Precision::F64, 1e-9, 4), (Precision::F32, 1e-5, 3)] {
-            let one = on_ranks(1, |device| train(device, entry, &data, precision)).remove(0);
-            let sharded = |device| train_by(Parallel::Shard, device, entry, &data, precision);
-            let found = on_ranks(ranks, sharded);
-            compare(&found, &one, within, &format!("{name} in {precision:?}, in shards"));
-            if name == "mlp" {
-                assert_eq!(found, on_ranks(ranks, sharded), "the same bits in every run");
-            }
+    for Case { name, entry, data, precision, within, ranks } in cases(EXACT) {
+        let one = on_ranks(1, |device| train(device, entry, &data, precision)).remove(0);
+        let sharded = |device| train_by(Parallel::Shard, device, entry, &data, precision);
+        let found = on_ranks(ranks, sharded);
+        compare(&found, &one, within, &format!("{name} in {precision:?}, in shards"));
+        if name == "mlp" {
+            assert_eq!(found, on_ranks(ranks, sharded), "the same bits in every run");
         }
     }
 }
@@ -303,11 +322,11 @@ fn u_net_trains_on_ranks_in_either_way_with_one_state() {
 }
 
 /// An mlp that ranks have trained in this way, and the bytes that one of them sent in the last ten of eleven epochs.
-pub(super) fn trained_and_sent(device: &Device, parallel: Parallel) -> (Trainer, u64) {
+pub(super) fn trained_and_sent(device: &Device, parallel: Parallel, precision: Precision) -> (Trainer, u64) {
     let entry = entry("mlp").sized(|size| (size.width, size.image) = (64, 16));
     let data = samples(&entry, SAMPLES).batch(13);
     let trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2));
-    let mut trainer = trainer.device(device.clone()).parallel(parallel);
+    let mut trainer = trainer.device(device.clone()).parallel(parallel).precision(precision);
     trainer.fit(&data, Epochs(1)).unwrap();
     let before = device.rank_traffic();
     trainer.fit(&data, Epochs(11)).unwrap();
@@ -317,7 +336,7 @@ pub(super) fn trained_and_sent(device: &Device, parallel: Parallel) -> (Trainer,
 #[test]
 fn shards_hold_and_send_what_they_should() {
     let train = |device: Device| {
-        let (trainer, sent) = trained_and_sent(&device, Parallel::Shard);
+        let (trainer, sent) = trained_and_sent(&device, Parallel::Shard, Precision::F32);
         let elements: usize = trainer.parameters().map(|(_, value)| value.ty().elements()).sum();
         let slots = trainer
             .training()

@@ -3,12 +3,12 @@
 //! Mean first, then squares around it: two passes over a row in cache are as accurate as f32 sums can be.
 
 use plimsoll_device::backend::{Call, Fault};
-use plimsoll_graph::ops::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
+use plimsoll_graph::ops::{ElementOp, LayerNorm, LayerNormGrad, LayerNormGradAdd, RmsNorm, RmsNormGrad};
 use plimsoll_graph::{DType, Type};
 
 use crate::Cpu;
-use crate::kernels::Kernel;
 use crate::kernels::lanes::{LANES, Place, Stored, Wide, for_float, groups, load, rows_per_task, store, sum};
+use crate::kernels::{Kernel, element};
 use crate::simd::multiversion;
 
 /// Elements a task of the forward pass.
@@ -85,10 +85,10 @@ multiversion! {
         }
     }
 
-    /// dx of rows of `n`, and their sums for dγ and dβ. dx may lie over x or dy.
+    /// dx of rows of `n` with what is added to it where that is not null, and their sums for dγ and dβ. dx may lie over x, dy or what is added.
     fn backward<L; T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
-        x: *const T, gamma: *const T::Wide, means: *const T::Wide, rstds: *const T::Wide, dy: *const Y, dx: *mut T,
-        dgamma: *mut T::Wide, dbeta: *mut T::Wide, rows: usize, n: usize,
+        x: *const T, gamma: *const T::Wide, means: *const T::Wide, rstds: *const T::Wide, dy: *const Y, added: *const T,
+        dx: *mut T, dgamma: *mut T::Wide, dbeta: *mut T::Wide, rows: usize, n: usize,
     ) {
         let zero = T::Wide::ZERO;
         let per = T::Wide::of(1.0 / n as f64);
@@ -127,6 +127,12 @@ multiversion! {
                         let normal = (v[l] - mean) * rstd;
                         dgs[l] = d[l].fma::<L>(normal, dgs[l]);
                         out[l] = (d[l] * g[l] - mean_g - normal * mean_gn) * rstd;
+                    }
+                    if !added.is_null() {
+                        let past = load::<T, LANES>(added.add(r * n + i), len, zero);
+                        for l in 0..LANES {
+                            out[l] += past[l];
+                        }
                     }
                     store(dgamma.add(i), len, dgs);
                     if K::YES {
@@ -193,13 +199,15 @@ unsafe fn run_forward<T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
     Ok(())
 }
 
-/// The gradient of layer norm (x, γ, mean, rstd, dy → dx, dγ, dβ) or RMS norm (x, γ, rstd, dy → dx, dγ).
+/// The gradient of layer norm (x, γ, mean, rstd, dy → dx, dγ, dβ) or RMS norm (x, γ, rstd, dy → dx, dγ). Where something is added to dx, it is
+/// the input behind dy, which is `last`.
 unsafe fn run_backward<T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
     cpu: &Cpu,
     call: &Call<'_>,
+    last: usize,
 ) -> Result<(), Fault> {
     let (rows, n) = dims(call.inputs[0].ty, call.inputs[1].ty);
-    let last = call.inputs.len() - 1;
+    let added = call.inputs.get(last + 1).map(|added| Place::<T>::new(added.ptr));
     let (x, dy) = (Place::<T>::new(call.inputs[0].ptr), Place::<Y>::new(call.inputs[last].ptr));
     let dx = Place::<T>::new(call.outputs[0].ptr);
     let gamma = Place::<T::Wide>::new(call.inputs[1].ptr);
@@ -213,7 +221,9 @@ unsafe fn run_backward<T: Stored, Y: Stored<Wide = T::Wide>, K: Centre>(
         let count = step.min(rows - r);
         let (dgamma, dbeta) = (parts.at(2 * task * n), parts.at((2 * task + 1) * n));
         let (isa, gamma, mean, rstd) = (cpu.isa(), gamma.at(0), mean.at(r), rstd.at(r));
-        backward::<T, Y, K>(isa, x.at(i), gamma, mean, rstd, dy.at(i), dx.at(i), dgamma, dbeta, count, n);
+        let added = added.as_ref().map_or(std::ptr::null(), |added| added.at(i).cast_const());
+        let (x, dy, dx) = (x.at(i), dy.at(i), dx.at(i));
+        backward::<T, Y, K>(isa, x, gamma, mean, rstd, dy, added, dx, dgamma, dbeta, count, n);
     });
     for (o, output) in call.outputs[1..].iter().enumerate() {
         add_parts::<T::Wide>(cpu.isa(), parts.at(o * n), n_parts, 2 * n, output.ptr.cast(), n);
@@ -266,12 +276,34 @@ macro_rules! row_kernels {
             }
 
             unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-                let types = (call.inputs[0].ty.dtype, call.inputs[call.inputs.len() - 1].ty.dtype);
+                let last = call.inputs.len() - 1;
+                let types = (call.inputs[0].ty.dtype, call.inputs[last].ty.dtype);
                 // SAFETY: the caller's promise, passed on.
-                for_norm!(types, call.op, T, Y => unsafe { run_backward::<T, Y, $centring>(cpu, call) })
+                for_norm!(types, call.op, T, Y => unsafe { run_backward::<T, Y, $centring>(cpu, call, last) })
             }
         }
     };
 }
 row_kernels!(LayerNorm, LayerNormGrad, Centred);
 row_kernels!(RmsNorm, RmsNormGrad, Uncentred);
+
+impl Kernel for LayerNormGradAdd {
+    fn scratch(&self, _: &Cpu, inputs: &[&Type], _: &[&Type]) -> usize {
+        backward_scratch(inputs[0], inputs[1])
+    }
+
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        let dy = call.inputs.len() - 2;
+        let types = (call.inputs[0].ty.dtype, call.inputs[dy].ty.dtype);
+        let (of_norm, rounded) = call.outputs.split_at(3);
+        let whole = Call { outputs: of_norm, ..*call };
+        // SAFETY: the caller's promise, passed on.
+        for_norm!(types, call.op, T, Y => unsafe { run_backward::<T, Y, Centred>(cpu, &whole, dy) })?;
+        if rounded.is_empty() {
+            return Ok(());
+        }
+        let cast = Call { inputs: &of_norm[..1], outputs: rounded, ..*call };
+        // SAFETY: as above; the sum is written, and nothing that lies in the place of the rounded one is read any more.
+        unsafe { element::run_one(cpu, ElementOp::Cast, &cast) }
+    }
+}

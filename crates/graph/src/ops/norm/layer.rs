@@ -34,7 +34,7 @@ fn result(norm: &LayerNorm, x: &Type) -> Result<Type, String> {
 }
 
 /// Whether a type has 16 bits where x has f32.
-fn is_narrower(to: DType, x: &Type) -> bool {
+pub(super) fn is_narrower(to: DType, x: &Type) -> bool {
     x.dtype == DType::F32 && matches!(to, DType::BF16 | DType::F16)
 }
 
@@ -60,7 +60,7 @@ fn leading(x: &Type, axes: usize) -> usize {
     x.shape.rank().saturating_sub(axes)
 }
 
-fn view(x: &Shape, axes: usize) -> View {
+pub(super) fn view(x: &Shape, axes: usize) -> View {
     let (rows, row) = x.split_at(x.rank() - axes);
     let (rows, row) = (rows.iter().product(), row.iter().product());
     View { x: [rows, row].into(), stats: [rows, 1].into(), scale: [1, row].into() }

@@ -9,12 +9,14 @@
 mod batch;
 mod group;
 mod layer;
+mod layer_add;
 mod rms;
 mod with_mean;
 
 pub use batch::{BatchNorm, BatchNormGrad};
 pub use group::{GroupNorm, GroupNormGrad};
 pub use layer::{LayerNorm, LayerNormGrad};
+pub use layer_add::LayerNormGradAdd;
 pub use rms::{RmsNorm, RmsNormGrad};
 
 use crate::error::Result;

@@ -57,36 +57,25 @@ impl Stages {
         Ok(Found { loss, totals, grads, updates: running.updates })
     }
 
-    /// The loss and the totals of a batch, the same on all ranks.
-    pub(in crate::training) fn evaluate<M: Model + 'static>(
+    /// The loss and the totals of a batch, or what the model makes of inputs: the same on all ranks, and nothing is changed.
+    pub(in crate::training) fn asked<M: Model + 'static>(
         &self,
         computation: &Computation<M>,
         pass: &StepArgs<'_>,
+        mode: Mode,
     ) -> Result<StepResult> {
-        let mut running = Running::new(self, computation, pass, Mode::Evaluate, 1)?;
+        let mut running = Running::new(self, computation, pass, mode, 1)?;
         running.run(&there(self.rank.ranks), None, |loss, _| Ok(loss.clone()))?;
-        let (loss, totals) = running.loss_and_totals()?;
-        let totals = self.totals(&totals)?;
-        Ok(StepResult { state: pass.state.to_vec(), outputs: vec![loss], totals })
-    }
-
-    /// What the model makes of inputs, on all ranks.
-    pub(in crate::training) fn predict<M: Model + 'static>(
-        &self,
-        computation: &Computation<M>,
-        pass: &StepArgs<'_>,
-    ) -> Result<StepResult> {
-        let mut running = Running::new(self, computation, pass, Mode::Predict, 1)?;
-        running.run(&there(self.rank.ranks), None, |loss, _| Ok(loss.clone()))?;
+        let state = pass.state.to_vec();
+        if mode == Mode::Evaluate {
+            let (loss, totals) = running.loss_and_totals()?;
+            return Ok(StepResult { state, outputs: vec![loss], totals: self.totals(&totals)? });
+        }
         let own = std::mem::take(&mut running.outputs);
         let cut = running.first_cut();
         let outputs = own.into_iter().zip(&cut.whole.outputs);
         let outputs = outputs.map(|(own, v)| running.of_all(own, *v)?.of_rank(self.rank, cut.stage_of(*v)));
-        Ok(StepResult {
-            state: pass.state.to_vec(),
-            outputs: outputs.collect::<Result<_>>()?,
-            totals: Vec::new(),
-        })
+        Ok(StepResult { state, outputs: outputs.collect::<Result<_>>()?, totals: Vec::new() })
     }
 
     /// Totals of all stages, on all ranks.

@@ -1,4 +1,4 @@
-//! The optimizer's state as bytes: less memory that is planned and kept, a run that goes on with the same bits, and refusals by name.
+//! The optimizer's state as bytes and in bf16: less memory that is planned and kept, a run that goes on with the same bits, and refusals by name.
 
 use serde_json::Value;
 
@@ -24,25 +24,29 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_plan_shows_a_quarter_of_the_state_and_its_least_is_kept() {
+fn a_plan_shows_a_part_of_the_state_and_its_least_is_kept() {
     let plan = |more: &[&str]| {
         lines(&words("plan", &[&["--no-frontier", "--json"], more].concat())).unwrap().pop().unwrap()
     };
-    let (whole, small) = (plan(&[]), plan(&["--state", "8bit"]));
-    let state = |plan: &Value| bytes(&plan["kinds"], "optimizer");
-    let (was, is) = (state(&whole), state(&small));
-    assert!(is * 100 <= was * 30 && is * 5 >= was, "{is} of {was} bytes");
-    let saved = bytes(&whole, "floor_bytes") - bytes(&small, "floor_bytes");
-    assert!(
-        saved * 10 >= (was - is) * 8,
-        "the least is {saved} bytes less, where state is {} less",
-        was - is
-    );
+    let whole = plan(&[]);
+    // In bf16 half of it, as bytes a quarter and the scales.
+    for (kept, least, most) in [("8bit", 20, 30), ("bf16", 50, 51)] {
+        let small = plan(&["--state", kept]);
+        let state = |plan: &Value| bytes(&plan["kinds"], "optimizer");
+        let (was, is) = (state(&whole), state(&small));
+        assert!((was * least..=was * most).contains(&(is * 100)), "{kept}: {is} of {was} bytes");
+        let saved = bytes(&whole, "floor_bytes") - bytes(&small, "floor_bytes");
+        let less = was - is;
+        assert!(saved * 10 >= less * 8, "the least is {saved} bytes less, where state is {less} less");
+        keeps_its_least(kept);
+    }
+}
 
-    let scratch = Scratch::new("eight-bit-limit");
+fn keeps_its_least(kept: &str) {
+    let scratch = Scratch::new(&format!("{kept}-limit"));
     let train = |name: &str, memory: &str| -> Vec<String> {
         let out = scratch.path(name);
-        let more = ["--epochs", "1", "--json", "--out", &out, "--state", "8bit", "--memory", memory];
+        let more = ["--epochs", "1", "--json", "--out", &out, "--state", kept, "--memory", memory];
         words("train", &more).into_iter().map(String::from).collect()
     };
     let refusal = refused(&train("refused", "1MiB").iter().map(String::as_str).collect::<Vec<_>>());
@@ -57,23 +61,26 @@ fn a_plan_shows_a_quarter_of_the_state_and_its_least_is_kept() {
 
 #[test]
 fn a_run_goes_on_with_the_same_bits_and_not_with_other_state() {
-    let scratch = Scratch::new("eight-bit-resume");
+    let scratch = Scratch::new("narrow-resume");
     let run = |out: &str, epochs: &str, more: &[&str]| {
         let more = [&["--epochs", epochs, "--json", "--out", out, "--seed", "3"], more].concat();
         lines(&words("train", &more))
     };
-    let (whole, parts, plain) = (scratch.path("whole"), scratch.path("parts"), scratch.path("plain"));
-    run(&whole, "2", &["--state", "8bit"]).unwrap();
-    run(&parts, "1", &["--state", "8bit"]).unwrap();
-    run(&parts, "2", &["--resume"]).unwrap();
-    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
-    assert!(model(&whole) == model(&parts), "a run that went on has other weights");
+    let plain = scratch.path("plain");
     run(&plain, "1", &[]).unwrap();
-    assert!(model(&plain) != model(&whole));
-    let other = run(&parts, "3", &["--resume", "--state", "f32"]).unwrap_err();
-    assert!(other.contains("begun with --state 8bit, and now --state f32"), "{other}");
-    let other = run(&plain, "3", &["--resume", "--state", "8bit"]).unwrap_err();
-    assert!(other.contains("begun without it, and now --state 8bit"), "{other}");
+    for kept in ["8bit", "bf16"] {
+        let (whole, parts) = (scratch.path(&format!("{kept}-whole")), scratch.path(&format!("{kept}-parts")));
+        run(&whole, "2", &["--state", kept]).unwrap();
+        run(&parts, "1", &["--state", kept]).unwrap();
+        run(&parts, "2", &["--resume"]).unwrap();
+        let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+        assert!(model(&whole) == model(&parts), "a run with {kept} that went on has other weights");
+        assert!(model(&plain) != model(&whole));
+        let other = run(&parts, "3", &["--resume", "--state", "f32"]).unwrap_err();
+        assert!(other.contains(&format!("begun with --state {kept}, and now --state f32")), "{other}");
+        let other = run(&plain, "3", &["--resume", "--state", kept]).unwrap_err();
+        assert!(other.contains(&format!("begun without it, and now --state {kept}")), "{other}");
+    }
 }
 
 #[test]

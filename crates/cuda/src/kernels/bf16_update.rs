@@ -1,0 +1,35 @@
+//! An optimizer's step over state in bf16, rounded by draws of a counter.
+
+use std::ptr::null_mut;
+
+use plimsoll_device::backend::Call;
+use plimsoll_graph::ops::Bf16Update;
+
+use super::{Kernel, update};
+use crate::Cuda;
+use crate::error::Error;
+use crate::launch::Grid;
+
+const TEXT: &str =
+    concat!(include_str!("philox.cu"), include_str!("update.cu"), include_str!("bf16_update.cu"));
+
+impl Kernel for Bf16Update {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let n = call.inputs[0].ty.elements();
+        if n == 0 {
+            return Ok(());
+        }
+        let mut args = update::moved(&self.update, call);
+        for at in self.key()..self.key() + 3 {
+            args = args.at(call.inputs.get(at).map_or(null_mut(), |x| x.ptr));
+        }
+        for at in 1..3 {
+            args = args.at(call.outputs.get(at).map_or(null_mut(), |y| y.ptr));
+        }
+        let args = args.int(self.first).int(self.stream as usize);
+        let draws = (self.first + n).div_ceil(4) - self.first / 4;
+        let code = update::code("bf16_update", TEXT, &self.update);
+        // SAFETY: the caller's promise; the arguments are in the order of the source's struct.
+        unsafe { cuda.launch(&code, "bf16_update", Grid::each(draws), &args) }
+    }
+}

@@ -1,0 +1,101 @@
+//! An optimizer whose state is bf16: half the memory, one pass over the parameter.
+
+use std::sync::Arc;
+
+use plimsoll_graph::ops::Bf16Update;
+use plimsoll_graph::{DType, UpdateOps};
+use plimsoll_run::{Result, Tensor};
+
+use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
+use crate::Param;
+
+/// Adam, momentum or Lion with state in bf16, half the memory of f32. A step reads it, computes in f32 and rounds stochastically: up as often
+/// as a number is near the upper one of its neighbours, so that means that move by less than bf16 tells apart still move, and are right on
+/// average. What is drawn is said by the training's seed, the step, the parameter's name and the element: the same training gives
+/// the same bits every time, on any number of threads, and where it goes on.
+///
+/// Parameters that are not f32 keep state of their own type.
+///
+/// ```
+/// use plimsoll_graph::{DType, Type};
+/// use plimsoll_nn::{Adam, Bf16State, Optimizer, Param, Init};
+/// let adam = Bf16State::of(&Adam::new(1e-3)).expect("Adam has such a form");
+/// let ty = Type::new(DType::F32, [256, 256]);
+/// let param = Param { name: "w".into(), ty, init: Init::Constant(0.0), trained: true };
+/// let bytes: usize = adam.slots(&param).iter().map(|slot| slot.ty.bytes()).sum();
+/// assert_eq!(bytes, 4 * 65536);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Bf16State {
+    inner: Arc<dyn Optimizer>,
+}
+
+impl Bf16State {
+    /// An optimizer with its state in bf16; none where it has no such form: its state is no such mean, or it keeps none.
+    pub fn of(optimizer: &(impl Optimizer + ?Sized)) -> Option<Arc<dyn Optimizer>> {
+        optimizer.with_state(Kept::Bf16)
+    }
+
+    pub(super) fn new(inner: impl Optimizer + 'static) -> Bf16State {
+        Bf16State { inner: Arc::new(inner) }
+    }
+
+    /// The step of a parameter whose state is bf16, of which this begins at an element.
+    fn step(&self, param: &Param, first: usize) -> Option<Bf16Update> {
+        let update = self.inner.rule(param).filter(|_| param.ty.dtype == DType::F32)?;
+        Some(Bf16Update { update, stream: stream(&param.name), first })
+    }
+}
+
+/// A parameter's own number among those that are drawn for, by its name (FNV-1a). Layers that draw have small numbers.
+fn stream(name: &str) -> u32 {
+    let hash =
+        name.bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash | 1 << 31
+}
+
+impl Optimizer for Bf16State {
+    /// Its state is not that of the optimizer in f32, and a checkpoint of one is not one of the other.
+    fn name(&self) -> &'static str {
+        match self.inner.name() {
+            "adam" => "adam-bf16",
+            "lion" => "lion-bf16",
+            _ => "sgd-bf16",
+        }
+    }
+
+    left_to_inner!(rate -> f64, keeps_elements_apart -> bool);
+
+    fn slots(&self, param: &Param) -> Vec<Slot> {
+        let slots = self.inner.slots(param);
+        match self.step(param, 0) {
+            Some(_) => {
+                slots.into_iter().map(|slot| Slot { ty: slot.ty.with_dtype(DType::BF16), ..slot }).collect()
+            }
+            None => slots,
+        }
+    }
+
+    fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
+        self.inner.prepare(count, rate)
+    }
+
+    fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
+        let Some(op) = self.step(at.param, at.first) else {
+            return self.inner.update(at, value, grad, slots);
+        };
+        let (scalars, state): (Vec<&Tensor>, Vec<&Tensor>) =
+            (at.scalars.iter().collect(), slots.iter().collect());
+        let mut moved = value.bf16_update(op, grad, &scalars, at.key, &state)?;
+        let value = moved.remove(0);
+        Ok((value, moved.into_vec()))
+    }
+
+    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+        self.inner.with_state(kept)
+    }
+
+    fn kept(&self) -> Kept {
+        Kept::Bf16
+    }
+}
