@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Builds the module as the workspace's tests are built, and runs the package's tests with it, beside the sources: nothing is installed
-# into the interpreter. PYTHON names the interpreter (python3); where that has no NumPy or pytest, a virtual environment under target/ is
-# made for them. Tests of group keras are counted as not run where Keras cannot be imported. Further words go to pytest in the place of the folder of tests.
+# into the interpreter. PYTHON names the interpreter (the one that python/peers.sh has set up, or python3); where that has no NumPy or pytest, a
+# virtual environment under target/ is made for them. Tests of group keras are counted as not run where Keras cannot be imported. Further words go to pytest in the place of the folder of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=${PYTHON:-python3}
 target=${CARGO_TARGET_DIR:-target}
+case $target in /*) ;; *) target=$PWD/$target ;; esac
+python=${PYTHON:-python3}
+if [ -z "${PYTHON:-}" ] && [ -x "$target/peers/bin/python" ]; then python=$target/peers/bin/python; fi
 if ! "$python" -c 'import numpy, pytest' >/dev/null 2>&1; then
     if [ ! -x "$target/python-venv/bin/python" ]; then
         "$python" -m venv --system-site-packages "$target/python-venv"
@@ -20,7 +22,7 @@ mkdir -p "$target/python"
 cp -r python/plimsoll "$target/python/plimsoll"
 case $(uname) in Darwin) built=libplimsoll_native.dylib ;; *) built=libplimsoll_native.so ;; esac
 cp "$target/debug/$built" "$target/python/plimsoll/_native.abi3.so"
-export PYTHONPATH=$PWD/$target/python${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$target/python${PYTHONPATH:+:$PYTHONPATH}
 if [ $# -gt 0 ]; then exec "$python" -m pytest -q -p no:cacheprovider "$@"; fi
 # By themselves: PyTorch's compiler aborts in a process that has TensorFlow in it.
 alone=(python/tests/test_torch_planned.py python/tests/test_torch_trainer.py python/tests/test_torch_loops.py)

@@ -24,6 +24,12 @@ pub(crate) fn fingerprint(texts: &[&str]) -> String {
     format!("{:016x}{:016x}", run(0xcbf2_9ce4_8422_2325), run(0x6c62_272e_07bb_0142))
 }
 
+/// A name that no other thread of any process writes to meanwhile.
+pub(crate) fn own_name(name: &str) -> String {
+    static NAMED: AtomicUsize = AtomicUsize::new(0);
+    format!("{name}.{}-{}", std::process::id(), NAMED.fetch_add(1, Ordering::Relaxed))
+}
+
 /// A folder of compiled code.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -60,7 +66,7 @@ impl Cache {
         let path = self.folder.join(name);
         let failed = |why: std::io::Error| Error::Emulator { path: path.clone(), why: why.to_string() };
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
-        let draft = self.folder.join(format!("{name}.{}", std::process::id()));
+        let draft = self.folder.join(own_name(name));
         std::fs::write(&draft, bytes).and_then(|()| std::fs::rename(&draft, &path)).map_err(failed)?;
         Ok(path)
     }

@@ -5,15 +5,14 @@
 //! and what only happens between blocks that run at once does not happen here.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::compile::{Cache, fingerprint};
+use crate::compile::{Cache, fingerprint, own_name};
 use crate::error::Error;
 use crate::launch::{Code, Launch};
 
@@ -32,7 +31,7 @@ struct Module {
 pub(crate) struct Emulator {
     compiler: String,
     cache: Cache,
-    modules: Mutex<HashMap<u64, Module>>,
+    modules: Mutex<HashMap<u64, Arc<Module>>>,
 }
 
 /// Kernels keep the state of their block in statics, so that one runs at a time in the whole process.
@@ -60,22 +59,30 @@ impl Emulator {
     /// The arguments must be what the kernel takes, and its memory live.
     pub(crate) unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Error> {
         let Launch { code, kernel, grid, args } = launch;
-        let turn = locked(&TURN);
-        let mut modules = locked(&self.modules);
-        let module = match modules.entry(code.key()) {
-            Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(vacant) => vacant.insert(self.build(code)?),
-        };
+        let module = self.module(code)?;
         // SAFETY: the symbol is a kernel of that source; it is only passed on as an address.
         let function = unsafe { module.library.get::<*const c_void>(kernel.as_bytes()) }
             .map_err(|why| Error::Emulator { path: kernel.into(), why: why.to_string() })?;
         let address = *function;
         let [x, y, z] = grid.blocks;
         let fibers = i32::from(module.fibers);
+        let turn = locked(&TURN);
         // SAFETY: the caller's promise; the shim calls the kernel with the address of its arguments.
         unsafe { (module.run)(address, args.0.as_ptr().cast(), x, y, z, grid.threads, fibers) };
         drop(turn);
         Ok(())
+    }
+
+    /// The compiled source. Nobody waits while another is compiled: of two that compile the same, one's is kept.
+    fn module(&self, code: &Code<'_>) -> Result<Arc<Module>, Error> {
+        let found = locked(&self.modules).get(&code.key()).cloned();
+        match found {
+            Some(module) => Ok(module),
+            None => {
+                let built = Arc::new(self.build(code)?);
+                Ok(locked(&self.modules).entry(code.key()).or_insert(built).clone())
+            }
+        }
     }
 
     fn build(&self, code: &Code<'_>) -> Result<Module, Error> {
@@ -99,8 +106,9 @@ impl Emulator {
     }
 
     fn compile(&self, code: &Code<'_>, source: &str, contract: &str, name: &str) -> Result<PathBuf, Error> {
-        let text = self.cache.write(&format!("{name}.cpp"), source.as_bytes())?;
-        let made = text.with_extension(format!("{}.tmp", std::process::id()));
+        let own = own_name(name);
+        let text = self.cache.write(&format!("{own}.cpp"), source.as_bytes())?;
+        let made = text.with_file_name(own);
         let output = Command::new(&self.compiler)
             .args(["-x", "c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-fno-gnu-unique", "-w", contract])
             .arg(&text)

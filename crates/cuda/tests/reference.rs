@@ -12,7 +12,7 @@ use plimsoll_graph::ops::{
     LayerNormGradAdd, MatMul, RmsNorm, RmsNormGrad, ScatterAdd,
 };
 use plimsoll_graph::reference::Array;
-use plimsoll_graph::{DType, Op, Scalar, Type};
+use plimsoll_graph::{DType, Op, OpDef, Scalar, Type};
 use plimsoll_testing::reference::{self, check_bits, check_values, chosen, examples_of, run};
 
 fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
@@ -38,17 +38,31 @@ fn check_filled(cuda: &Cuda, example: &Example, values: &[Array], computed_in: D
     }
 }
 
-/// Checks every op and gathers what fails, so that one run shows all of it.
-fn every_op(cuda: &Cuda, seeds: u64, dtypes: &[DType]) {
-    let mut failures = Vec::new();
-    for op in chosen() {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            examples_of(op, seeds, dtypes, &mut |example, dice, dtype| check(cuda, example, dice, dtype));
-        }));
-        if outcome.is_err() {
-            failures.push(op.name);
-        }
-    }
+/// Checks every op on so many threads and gathers what fails, so that one run shows all of it.
+fn every_op(cuda: &Cuda, threads: usize, seeds: u64, dtypes: &[DType]) {
+    let ops = chosen();
+    let of_thread = |thread: usize| -> Vec<&str> {
+        let fails = |op: &&&OpDef| {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                examples_of(op, seeds, dtypes, &mut |example, dice, dtype| check(cuda, example, dice, dtype));
+            }));
+            outcome.is_err()
+        };
+        ops.iter().skip(thread).step_by(threads).filter(fails).map(|op| op.name).collect()
+    };
+    let failures: Vec<&str> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            .map(|thread| {
+                scope.spawn({
+                    let of_thread = &of_thread;
+                    move || of_thread(thread)
+                })
+            })
+            .collect();
+        let mut failures = of_thread(0);
+        others.into_iter().for_each(|other| failures.extend(other.join().unwrap()));
+        failures
+    });
     assert!(failures.is_empty(), "{} ops fail: {failures:?}", failures.len());
 }
 
@@ -336,7 +350,7 @@ fn attention_on_tensor_cores_means_what_the_reference_means() {
 #[test]
 fn every_op_means_on_a_card_what_the_reference_means() {
     if let Some(cuda) = card() {
-        every_op(&cuda, 3, &DType::FLOATS);
+        every_op(&cuda, 1, 3, &DType::FLOATS);
     }
 }
 
@@ -344,16 +358,17 @@ fn every_op_means_on_a_card_what_the_reference_means() {
 fn every_op_means_on_the_crates_own_products_what_the_reference_means() {
     if card().is_some() {
         let options = Options { cublaslt: false, ..Default::default() };
-        every_op(&Cuda::with(0, options).expect("a card was there"), 1, &DType::FLOATS);
+        every_op(&Cuda::with(0, options).expect("a card was there"), 1, 1, &DType::FLOATS);
     }
 }
 
 #[test]
 fn every_op_means_on_the_emulator_what_the_reference_means() {
     if let Some(cuda) = emulator() {
-        // A C++ compiler takes its time; the other types are the card's.
+        // A C++ compiler takes its time, so that there are several at once; the other types are the card's.
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let all = std::env::var_os("PLIMSOLL_ALL_TYPES").is_some();
         let seeds = if all { 3 } else { 1 };
-        every_op(&cuda, seeds, if all { &DType::FLOATS } else { &[DType::F32] });
+        every_op(&cuda, threads, seeds, if all { &DType::FLOATS } else { &[DType::F32] });
     }
 }

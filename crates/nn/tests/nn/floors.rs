@@ -1,7 +1,7 @@
 //! The least that a step can do with is a property of the step, and a process keeps to what it announced: with kernels that were
 //! never timed, with all of them timed, and with times that make no sense.
 //!
-//! What a process takes can be read of a process of its own only, so this test starts itself again for every case.
+//! What a process takes can be read of a process of its own only, so these tests start themselves again for every case.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,15 +35,14 @@ fn model(name: &str) -> (Build, Type, Type) {
             Type::new(DType::F32, [4, 1024]),
             Type::new(DType::I64, [4]),
         ),
-        _ => (
+        "unet" => (
             Box::new(|net, x| zoo::unet(net, &x[0], 8, 3, 2)),
             images(64),
             Type::new(DType::I64, [16, 64, 64]),
         ),
+        _ => panic!("{name} is not among these models"),
     }
 }
-
-const MODELS: [&str; 5] = ["mlp", "resnet18", "lstm", "wide", "unet"];
 
 /// What one process says: the least, what it announced, what a survey says is the least, and the most that it took.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,8 +88,7 @@ fn train(name: &str, cache: &Path, line: Option<Bytes>) -> Said {
 /// The same in a process of its own.
 fn ask(name: &str, cache: &Path, line: Option<u64>) -> Said {
     let question = [name, &line.unwrap_or(0).to_string(), &cache.to_string_lossy()];
-    let [least, announced, surveyed, peak] =
-        child::ask("floors::the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to", &question);
+    let [least, announced, surveyed, peak] = child::ask(&format!("floors::of::{name}"), &question);
     Said { least, announced, surveyed, peak }
 }
 
@@ -113,46 +111,74 @@ fn altered(cache: &Path, to: PathBuf, change: impl Fn(u64, usize) -> u64) -> Pat
     to
 }
 
-#[test]
-fn the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to() {
+/// Holds one model to what it announces, or is the process that trains it.
+fn the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to(name: &str) {
     if let Some(question) = child::question() {
         let [name, line, cache] = question.try_into().unwrap();
         let line = Some(line.parse().unwrap()).filter(|&line| line > 0).map(Bytes);
         let Said { least, announced, surveyed, peak } = train(&name, Path::new(&cache), line);
         return child::answer(&[least, announced, surveyed, peak]);
     }
-    let folder = std::env::temp_dir().join(format!("plimsoll-floors-{}", std::process::id()));
-    for name in MODELS {
-        let cache = folder.join(name);
-        let never = ask(name, Path::new(""), None);
-        let cold = ask(name, &cache, None);
-        let warm = ask(name, &cache, None);
-        let slow = ask(name, &altered(&cache, folder.join("slow"), |ns, _| 1000 * ns), None);
-        let random =
-            ask(name, &altered(&cache, folder.join("random"), |_, n| 1 + n as u64 * 7919 % 100_000), None);
-        let all = [never, cold, warm, slow, random];
-        println!("{name}: {all:?}");
-        for said in all {
-            assert_eq!((said.least, said.surveyed), (cold.least, cold.least), "{name}: {all:?}");
-            assert!(said.peak <= said.announced, "{name}: {said:?}");
-        }
-        // What is announced depends on whether kernels are timed at all, and not on which have been.
-        assert!([warm, slow, random].iter().all(|said| said.announced >= said.peak), "{name}");
-        for cache in [folder.join("none"), cache] {
+    let folder = std::env::temp_dir().join(format!("plimsoll-floors-{name}-{}", std::process::id()));
+    let cache = folder.join(name);
+    let never = ask(name, Path::new(""), None);
+    let cold = ask(name, &cache, None);
+    let warm = ask(name, &cache, None);
+    let slow = ask(name, &altered(&cache, folder.join("slow"), |ns, _| 1000 * ns), None);
+    let random =
+        ask(name, &altered(&cache, folder.join("random"), |_, n| 1 + n as u64 * 7919 % 100_000), None);
+    let all = [never, cold, warm, slow, random];
+    println!("{name}: {all:?}");
+    for said in all {
+        assert_eq!((said.least, said.surveyed), (cold.least, cold.least), "{name}: {all:?}");
+        assert!(said.peak <= said.announced, "{name}: {said:?}");
+    }
+    // What is announced depends on whether kernels are timed at all, and not on which have been.
+    assert!([warm, slow, random].iter().all(|said| said.announced >= said.peak), "{name}");
+    for cache in [folder.join("none"), cache] {
+        fs::remove_dir_all(folder.join("none")).ok();
+        let at_least = ask(name, &cache, Some(cold.least));
+        println!("{name} at the least: {at_least:?}");
+        assert_eq!((at_least.least, at_least.surveyed), (cold.least, cold.least), "{name}");
+        assert!(at_least.announced <= cold.least && at_least.peak <= cold.least, "{name}: {at_least:?}");
+        fs::remove_dir_all(folder.join("none")).ok();
+        let below = ask(name, &cache, Some(cold.least - 1));
+        assert_eq!(below, Said { announced: 0, peak: 0, ..at_least }, "{name}: a byte less is refused");
+        for more in [cold.least + (1 << 20), cold.least.midpoint(cold.announced)] {
             fs::remove_dir_all(folder.join("none")).ok();
-            let at_least = ask(name, &cache, Some(cold.least));
-            println!("{name} at the least: {at_least:?}");
-            assert_eq!((at_least.least, at_least.surveyed), (cold.least, cold.least), "{name}");
-            assert!(at_least.announced <= cold.least && at_least.peak <= cold.least, "{name}: {at_least:?}");
-            fs::remove_dir_all(folder.join("none")).ok();
-            let below = ask(name, &cache, Some(cold.least - 1));
-            assert_eq!(below, Said { announced: 0, peak: 0, ..at_least }, "{name}: a byte less is refused");
-            for more in [cold.least + (1 << 20), cold.least.midpoint(cold.announced)] {
-                fs::remove_dir_all(folder.join("none")).ok();
-                let said = ask(name, &cache, Some(more));
-                assert!(said.peak <= said.announced && said.announced <= more, "{name} {more}: {said:?}");
-            }
+            let said = ask(name, &cache, Some(more));
+            assert!(said.peak <= said.announced && said.announced <= more, "{name} {more}: {said:?}");
         }
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+/// A test a model, so that they run side by side.
+mod of {
+    use super::the_least_is_a_property_of_the_step_and_what_is_announced_is_kept_to as holds;
+
+    #[test]
+    fn mlp() {
+        holds("mlp");
+    }
+
+    #[test]
+    fn resnet18() {
+        holds("resnet18");
+    }
+
+    #[test]
+    fn lstm() {
+        holds("lstm");
+    }
+
+    #[test]
+    fn wide() {
+        holds("wide");
+    }
+
+    #[test]
+    fn unet() {
+        holds("unet");
+    }
 }
