@@ -10,7 +10,7 @@ of its processes as the kernel counts it, of the limit. With --least, each is al
 above it) and one byte below, which must be refused. What is refused by name is a row too. The table goes to standard output and, with --out, to table.txt and
 rows.jsonl there; a run goes on from the rows that are there already. Exit code 1 where something differs by more than is wanted, or is over its limit.
 """
-import argparse, csv, itertools, json, os, re, shutil, subprocess, sys, tempfile, threading, zipfile
+import argparse, csv, itertools, json, os, re, resource, shutil, subprocess, sys, tempfile, threading, zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {
@@ -49,6 +49,15 @@ def ran(command, seconds):
         return child.returncode, err.read().decode(errors="replace").strip(), usage.ru_maxrss * 1024
 
 
+def measured(file, command):
+    """Runs a rank for a launcher, whose own memory is not the rank's, and writes down the largest resident set of it."""
+    # Launchers talk to their ranks through what they opened for them.
+    code = subprocess.run(command, close_fds=False).returncode
+    with open(f"{file}.{os.getpid()}", "w") as out:
+        out.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024))
+    return code
+
+
 class Case:
     def __init__(self, args, model, precision):
         self.args, self.model, self.precision = args, model, precision
@@ -67,7 +76,7 @@ class Case:
             own += ["--sync-batch-norm"]
         if by == "tcp":
             return own + (["--ranks", str(ranks)] if ranks > 1 else [])
-        return [*MPI[by], "-n", str(ranks), *own]
+        return [*MPI[by], "-n", str(ranks), sys.executable, os.path.abspath(__file__), "--measured", f"{out}.peak", *own]
 
     def run(self, by, ranks, way, memory):
         """Losses of steps, the peak, and why it failed."""
@@ -75,11 +84,17 @@ class Case:
         out = os.path.join(folder, "run")
         try:
             code, why, peak = ran(self.command(by, ranks, way, memory, out), self.args.seconds)
+            if by in MPI:
+                peaks = [os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("run.peak.")]
+                # A launcher that ends the others of a rank that was refused ends what measures them, too.
+                peak = max((int(open(name).read() or 0) for name in peaks), default=0)
+                if code == 0 and len(peaks) != ranks:
+                    return [], 0, f"{ENDED} {len(peaks)} peaks of {ranks} ranks"
             losses = []
             if code == 0:
                 with open(os.path.join(out, "steps.csv")) as file:
                     losses = [float(row["loss"]) for row in csv.DictReader(file)]
-            return losses, peak, None if code == 0 else (why.splitlines() or [f"{ENDED} {code}"])[-1]
+            return losses, peak, None if code == 0 else why or f"{ENDED} {code}"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -93,11 +108,10 @@ def difference(found, one):
 def least(case, by, ranks, way, grain):
     """The least that a refusal names, whether it works, and whether a byte less is refused."""
     _, _, why = case.run(by, ranks, way, 1 << 20)
-    found = re.search(r"at least ([\d,]+) bytes|\(([\d,]+) bytes\)|([\d.]+ [KMG]iB)", why or "")
-    if not found:
-        return None, None, None
-    text = next(group for group in found.groups() if group)
-    named = bytes_of(text) if "iB" in text else int(text.replace(",", ""))
+    found = re.findall(r"the least for this step is [\d.]+ [KMG]iB \((\d+) bytes\)", why or "")
+    if len(found) != 1:
+        return None, f"{len(found)} ranks said the least", None
+    named = int(found[0])
     _, peak, refused = case.run(by, ranks, way, named + grain)
     _, _, below = case.run(by, ranks, way, named - 1 - grain)
     return named, refused is None and peak <= named + grain, below is not None
@@ -108,7 +122,7 @@ def is_well(row):
     if "refused" in row:
         return not row["refused"].startswith(ENDED)
     met = row["difference"] <= WANTED[row["precision"]] and row["same_bits"] and row["peak_bytes"] <= row["limit_bytes"]
-    return met and row.get("least_works", True) and row.get("below_refused", True)
+    return met and row.get("least_works", True) is True and row.get("below_refused", True) is True
 
 
 ENDED = "it ended with"
@@ -155,6 +169,8 @@ class Rows:
 
 
 def main():
+    if sys.argv[1:2] == ["--measured"]:
+        sys.exit(measured(sys.argv[2], sys.argv[3:]))
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--binary", default=os.path.join(HERE, "../target/release/plimsoll"))
     parser.add_argument("--ranks", default="1,2,3,4")
@@ -189,7 +205,8 @@ def main():
                         sys.exit(f"{model} in {precision} on one rank: {why}")
                 losses, peak, why = case.run(by, ranks, way, limit)
                 if why:
-                    row["refused"] = why
+                    own = [text for text in why.splitlines() if text.startswith("plimsoll:")]
+                    row["refused"] = (own or why.splitlines())[0]
                 else:
                     again, _, failed = case.run(by, ranks, way, limit)
                     if failed:

@@ -208,7 +208,10 @@ impl World {
             device.on_remark(move |remark| eprintln!("plimsoll: rank {rank}: {remark}"));
         }
         match &self.peers {
-            Some(peers) if peers.rank().ranks > 1 => device.with_ranks(peers.clone()),
+            // What a library takes counts of one that is alone, too.
+            Some(peers) if peers.rank().ranks > 1 || peers.own_bytes() > Bytes::ZERO => {
+                device.with_ranks(peers.clone())
+            }
             _ => device,
         }
     }

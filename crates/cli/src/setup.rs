@@ -5,7 +5,7 @@ use std::path::Path;
 
 use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
-use plimsoll::train::{BestCheckpoint, Way};
+use plimsoll::train::{BestCheckpoint, Error as TrainError, Way};
 
 use crate::Failure;
 use crate::check;
@@ -67,22 +67,29 @@ impl Setup {
     }
 
     /// Plans the step as a training will run it, draws the weights and takes the memory. Weights of a Keras, ONNX or PyTorch file are the file's.
-    pub fn compile(&mut self) -> Result<PlanFigures, Failure> {
+    pub fn compile(&mut self) -> Result<PlanFigures, TrainError> {
         let info = self.trainer.compile(&self.train).map_err(|error| self.advised(error))?;
-        if let (Some(compiled), Some(training)) = (&self.model_setup.keras, self.trainer.training_mut()) {
-            compiled.model.restore(training)?;
-        }
-        if let (Some(model), Some(training)) = (&self.model_setup.onnx, self.trainer.training_mut()) {
-            model.restore(training)?;
-        }
-        if let (Some(model), Some(training)) = (&self.model_setup.torch, self.trainer.training_mut()) {
-            model.restore(training)?;
-        }
+        self.restore().map_err(|Failure(why)| TrainError::Mismatch(why))?;
         Ok(info)
     }
 
+    fn restore(&mut self) -> Result<(), Failure> {
+        let Some(training) = self.trainer.training_mut() else { return Ok(()) };
+        let ModelSetup { keras, onnx, torch, .. } = &self.model_setup;
+        if let Some(compiled) = keras {
+            compiled.model.restore(training)?;
+        }
+        if let Some(model) = onnx {
+            model.restore(training)?;
+        }
+        if let Some(model) = torch {
+            model.restore(training)?;
+        }
+        Ok(())
+    }
+
     /// A refusal with the ways out that take other data; any other error as it is.
-    pub fn advised(&self, error: plimsoll::train::Error) -> plimsoll::train::Error {
+    pub fn advised(&self, error: TrainError) -> TrainError {
         ways_out::with_smaller_samples(error, &self.config, &self.device, &self.form)
     }
 

@@ -121,7 +121,7 @@ fn follow(
     let named = |error: TrainError| heard(rank, error, &folder, "train");
     let mut setup = Setup::new(&config, device)?;
     setup.trainer = setup.trainer.fault(fault);
-    setup.compile().map_err(|Failure(why)| Stop::Failed(format!("rank {rank}: {why}")))?;
+    setup.compile().map_err(&named)?;
     let mut resumed = false;
     if let Some(out) = session.out.as_deref().filter(|_| session.resume) {
         resumed = setup.trainer.resume(Folder::of(out)?.path(), &setup.train).map_err(&named)?;
@@ -147,6 +147,7 @@ pub(crate) fn heard(rank: usize, error: TrainError, folder: &Folder, command: &s
     let is_heard = match &error {
         TrainError::Run(RunError::Ranks(fault)) => fault.lost_rank != Some(0),
         TrainError::RanksDiffer(_) => true,
+        TrainError::RefusedElsewhere { .. } => return Stop::Heard,
         _ => false,
     };
     let of_rank = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
@@ -210,7 +211,7 @@ impl Run<'_> {
         let Run { session, config, folder, .. } = self;
         let mut setup = Setup::new(config, device)?;
         setup.trainer = self.followed(setup.trainer).fault(fault);
-        let info = setup.compile()?;
+        let info = setup.compile().map_err(|error| heard(0, error, folder, "train"))?;
         let begun = FromFile::of(config, &setup.trainer)?;
         // What can be refused has been: from here on the folder is this run's.
         let mut resumed = false;

@@ -75,9 +75,9 @@ pub fn follow(
     mut tuned: TunedModel,
 ) -> Result<(), Stop> {
     let rank = world.rank().rank;
-    let of_rank = |Failure(why): Failure| Stop::Failed(format!("rank {rank}: {why}"));
-    tuned.trainer(config, device, 1)?.plan(tuned.random(config)).map_err(|e| of_rank(e.into()))?;
     let named = Folder::at(session.out.clone().unwrap_or_default());
+    let planned = tuned.trainer(config, device, 1)?.plan_together(tuned.random(config));
+    planned.map_err(|error| heard(rank, error, &named, "tune"))?;
     let folder = world.folder(None).map_err(|error| heard(rank, error.into(), &named, "tune"))?;
     let folder = Folder::at(folder);
     let kept = Kept::read(&folder)?;
@@ -120,7 +120,8 @@ pub fn tune(
     let TuneRun { session, config, folder, model, device, world } = run;
     // What cannot be done is said before anything is read.
     let data = tuned.random(config);
-    tuned.trainer(config, device, 1)?.plan(&data)?;
+    let planned = tuned.trainer(config, device, 1)?.plan_together(&data);
+    planned.map_err(|error| heard(0, error, folder, "tune"))?;
     drop(data);
     let resumes = session.resume;
     let _lock = match (resumes, lock) {

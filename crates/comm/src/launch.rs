@@ -61,7 +61,12 @@ impl Launch {
             Some(other) => {
                 Err(CommError::Start(format!("{LAUNCH_VARIABLE}={other} is not known: one, mpi or tcp")))
             }
-            None if Family::of(&variable).is_some() => Ok(Launch::Mpi),
+            // One alone has nobody to reach, and is spared what the library takes.
+            None if Family::of(&variable).is_some() => {
+                let sizes = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
+                let is_alone = sizes.into_iter().any(|size| variable(size).is_some_and(|n| n.trim() == "1"));
+                Ok(if is_alone { Launch::One } else { Launch::Mpi })
+            }
             None => Ok(tcp()?.map_or(Launch::One, Launch::Tcp)),
         }
     }
@@ -177,6 +182,9 @@ mod tests {
         assert_eq!(of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")]), Ok(Launch::Mpi));
         assert_eq!(of(&[("OMPI_COMM_WORLD_RANK", "0"), ("RANK", "1")]), Ok(Launch::Mpi));
         assert_eq!(of(&[("PMI_RANK", "0"), ("PLIMSOLL_RANKS", "one")]), Ok(Launch::One));
+        // Started by a launcher, and alone.
+        assert_eq!(of(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]), Ok(Launch::One));
+        assert_eq!(of(&[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]), Ok(Launch::One));
         let slurm = [("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4"), ("SLURM_STEP_NODELIST", "gpu[07-09,12]")];
         assert_eq!(address(&slurm), "3 of 4 at gpu07:29500");
         let torch = [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "80")];

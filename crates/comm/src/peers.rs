@@ -9,6 +9,7 @@ use plimsoll_graph::{Rule, Type};
 
 use crate::agree::agree;
 use crate::call::{Call, Kind, Reduce};
+use crate::collectives::Collectives;
 use crate::communicator::{Buffers, Communicator, Ticket};
 use crate::cost::Topology;
 use crate::error::{CommError, Result};
@@ -16,6 +17,9 @@ use crate::link::{Link, measure};
 
 /// What a rank takes for itself beside what a library does: buffers of sockets and calls, a few KiB for each other rank.
 pub(crate) const PER_RANK: Bytes = Bytes::kib(64);
+
+/// What was measured of a library is rounded up to this: it varies from run to run by some hundred KiB, and the least that a refusal names must do.
+const GRAIN: u64 = 4 << 20;
 
 /// Ranks that are connected, with what was measured of the link between them.
 ///
@@ -38,10 +42,12 @@ pub(crate) const PER_RANK: Bytes = Bytes::kib(64);
 pub struct Connected<C> {
     ranks: C,
     link: Link,
+    /// What the library that connects them takes, of the rank where it takes most.
+    library: Bytes,
 }
 
 impl<C: Communicator> Connected<C> {
-    /// Measures the link between ranks. All ranks call it.
+    /// Measures the link between ranks, and says what connecting them takes alike on all. All ranks call it.
     ///
     /// # Errors
     /// A rank fails.
@@ -49,7 +55,9 @@ impl<C: Communicator> Connected<C> {
         // A rank by itself reaches nobody, at no cost.
         let nobody = Link { latency: 0.0, bandwidth: f64::INFINITY };
         let link = measure(&ranks)?.unwrap_or(nobody);
-        Ok(Connected { ranks, link })
+        let mut library = [ranks.own_bytes().next_multiple_of(GRAIN) as i64];
+        ranks.all_reduce(Reduce::Max, &mut library)?;
+        Ok(Connected { ranks, link, library: Bytes(library[0] as u64) })
     }
 
     /// What was measured between the first rank and the last.
@@ -148,7 +156,7 @@ impl<C: Communicator> Peers for Connected<C> {
 
     fn own_bytes(&self) -> Bytes {
         let others = self.ranks.ranks() as u64 - 1;
-        Bytes(self.ranks.own_bytes() + PER_RANK.get() * others)
+        self.library + Bytes(PER_RANK.get() * others)
     }
 
     fn traffic(&self) -> RankTraffic {

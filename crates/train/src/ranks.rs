@@ -3,13 +3,15 @@
 //! Every step and every sum is the same on all ranks, and what is not (a signal that one of them gets, a clock, a callback that only the first
 //! has) is asked of all or of the first, so that none goes on where another does not.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use plimsoll_data::Dataset;
-use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
+use plimsoll_device::{Bytes, Peers};
 use plimsoll_graph::ops::Rank;
 use plimsoll_nn::Training;
+use plimsoll_run::StepPlan;
 
 use crate::error::{Error, Result};
 use crate::program;
@@ -96,6 +98,34 @@ impl Trainer {
         match ranks.differ(&fields).map_err(failed)? {
             Some(why) => Err(Error::RanksDiffer(why)),
             None => Ok(()),
+        }
+    }
+
+    /// As [`Trainer::plan`], of all ranks together: where one cannot keep the memory limit none goes on, and of several the one says why that needs most.
+    /// All ranks call it.
+    pub fn plan_together(&self, data: impl Borrow<Dataset>) -> Result<StepPlan> {
+        self.together(self.plan(data))
+    }
+
+    /// What this rank has, unless the memory limit cannot be kept somewhere: then a refusal of the rank that needs most, or the word that there is one.
+    pub(crate) fn together<T>(&self, own: Result<T>) -> Result<T> {
+        let least = match &own {
+            Ok(_) => 0,
+            Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => least.get(),
+            // The others hear of it when this rank stops.
+            Err(_) => return own,
+        };
+        let Some(ranks) = self.ranks()? else { return own };
+        let Rank { rank, ranks: n, .. } = ranks.rank();
+        let mut needs = vec![0.0; n];
+        needs[rank] = least as f64;
+        ranks.sum(&mut needs).map_err(failed)?;
+        let most = needs.iter().fold(0.0, |most: f64, &least| most.max(least));
+        match needs.iter().position(|&least| least == most) {
+            Some(other) if most > 0.0 && other != rank => {
+                Err(Error::RefusedElsewhere { rank: other, least: Bytes(most as u64) })
+            }
+            _ => own,
         }
     }
 

@@ -333,13 +333,23 @@ impl Trainer {
         }
         let full = self.recipe(data, true, share)?;
         let least = self.pipelines(share)?.least(data)?;
+        let planner =
+            |shape| -> Result<StepPlanner> { Ok(self.planner(self.for_shape(data, &full, shape, least)?)?) };
+        let mut fullest = shapes[0];
         for shape in shapes {
-            let mut planner = self.planner(self.for_shape(data, &full, shape, least)?)?;
-            let floor = planner.floor();
-            if let Some(limit) = limit.filter(|limit| *limit < floor) {
-                planner.plan(Some(limit))?;
+            // One at a time: what planning takes is declared.
+            let floor = planner(shape)?.floor();
+            if floor > share.others_floor {
+                (share.others_floor, fullest) = (floor, shape);
             }
-            share.others_floor = share.others_floor.max(floor);
+        }
+        if let Some(limit) = limit.filter(|limit| *limit < share.others_floor) {
+            let reserved = self.beside(&full)? + least;
+            let of_full = self.planner(Recipe { reserved, ..full.clone() })?.floor();
+            // A full batch that needs as much refuses by itself.
+            if of_full < share.others_floor {
+                planner(fullest)?.plan(Some(limit))?;
+            }
         }
         // Pipelines that take all they wish would leave them too little.
         let more = self.pipelines(share)?.declared(data)?.saturating_sub(least);
@@ -440,12 +450,17 @@ impl Trainer {
     pub(crate) fn ready(&mut self, data: &Dataset) -> Result<Dataset> {
         self.check_settings()?;
         if self.training.as_ref().is_none_or(Training::is_idle) {
-            let attempts = self.attempts(data)?;
+            let (attempts, is_new) = (self.attempts(data), self.training.is_none());
             let begin = |recipe: Recipe, _: bool| {
                 let n_inputs = recipe.inputs.len();
                 self.begin(recipe).map(|()| Some(n_inputs))
             };
-            let begun = first_that_fits(attempts, begin);
+            let begun = attempts.and_then(|attempts| first_that_fits(attempts, begin));
+            let begun = self.together(begun);
+            // What fits here and not elsewhere was drawn for nothing.
+            if is_new && begun.is_err() {
+                self.training = None;
+            }
             (self.n_inputs, self.share) = begun.map_err(|error| self.advised(error, data, Vec::new()))?;
         }
         self.bounded(data)

@@ -12,6 +12,8 @@ use plimsoll_run::Device;
 use plimsoll_testing::child;
 use plimsoll_train::{Epochs, Error, Trainer};
 
+use super::ranks::{entry, samples as samples_of};
+
 const SAMPLES: usize = 1000;
 
 fn data() -> Dataset {
@@ -81,4 +83,28 @@ fn all_that_a_training_takes_is_announced_and_the_least_is_the_least() {
     assert_eq!((with, begins), (least + more, least + more));
     assert!(announced_with >= announced + more);
     std::fs::remove_dir_all(cache).unwrap();
+}
+
+#[test]
+fn a_refusal_names_the_least_for_every_batch_of_a_pass() {
+    for (name, samples, batch) in
+        [("mlp", 26, 5), ("mlp", 27, 25), ("cnn", 26, 5), ("cnn", 50, 48), ("gpt", 26, 5)]
+    {
+        let (model, device) = (entry(name), Device::cpu_with(1, Bytes::gib(1)).unwrap());
+        let data = samples_of(&model, samples).batch(batch);
+        let plan = |limit: Option<Bytes>| {
+            let trainer = Trainer::new(model, softmax_cross_entropy, Adam::new(1e-3)).device(device.clone());
+            trainer.memory_limit_bytes(limit).plan(&data)
+        };
+        // Other tests of this process grow meanwhile, and what was measured of the program with them.
+        let figures = plan(None).unwrap().figures;
+        let least = figures.floor.saturating_sub(figures.account.program);
+        let refused = match plan(Some(Bytes::mib(1))) {
+            Err(Error::Run(plimsoll_run::Error::Infeasible { least, account, .. })) => {
+                least.saturating_sub(account.program)
+            }
+            other => panic!("{:?}", other.map(|plan| plan.figures)),
+        };
+        assert_eq!(refused, least, "{name}: {samples} samples in batches of {batch}");
+    }
 }
