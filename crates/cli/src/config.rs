@@ -127,7 +127,7 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// The memory limit: the most that the process may take (`200MiB`, `1.5GiB`, plain bytes, or `max` for what is free). On a
-    /// card it is of the card's memory. [default: none; 30MiB for the demo]
+    /// card it is of the card's memory. [default: none; 34MiB for the demo]
     #[arg(long, help_heading = "Memory", allow_hyphen_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,

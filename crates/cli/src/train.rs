@@ -46,7 +46,7 @@ pub struct Args {
 pub const SIGTERM: u8 = 15;
 
 /// The memory limit of the demo: a little above its least, so that it shows what a limit does. A debug build is itself larger.
-const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "50MiB" } else { "30MiB" };
+const DEMO_LIMIT: &str = if cfg!(debug_assertions) { "50MiB" } else { "34MiB" };
 
 /// Trains.
 pub fn run(args: &Args) -> Result<(), Stop> {

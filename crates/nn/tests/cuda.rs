@@ -121,7 +121,9 @@ fn narrow_state_may_live_on_the_host_with_the_same_bits() {
         };
         let recipe = |limit: Option<Bytes>, host: Option<Bytes>| {
             let mut recipe = recipe();
-            recipe.optimizer = Adam::new(1e-3).with_state(kept).expect("Adam with narrow state");
+            // So many weights of one sum want small steps, each.
+            let rate = 0.125 / width as f64;
+            recipe.optimizer = Adam::new(rate).with_state(kept).expect("Adam with narrow state");
             let request = &mut recipe.request;
             (request.limit, request.host_limit, request.exactness) = (limit, host, Exactness::Bitwise);
             recipe
