@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::data::{Draw, FieldSpec, Random};
+use plimsoll::data::FieldSpec;
 use plimsoll::hub::{self, Decoder, TokenLoss, Tuning};
 use plimsoll::internals::graph::quant::QuantForm;
 use plimsoll::internals::hub::FIELDS;
@@ -133,19 +133,13 @@ impl DecoderSetup {
         weighted(rows, self.batch, Some(weights), config)
     }
 
-    /// Rows of no text, to plan with.
-    pub fn random(&self, config: &Config) -> Dataset {
-        let vocabulary = self.decoder.config.vocabulary;
+    /// Rows that texts will become, to plan with.
+    pub fn to_plan_with(&self, config: &Config) -> Dataset {
         let field = |i: usize| {
             FieldSpec::new(FIELDS[i], if i == 3 { DType::F32 } else { DType::I32 }, [self.sequence])
         };
-        let draws = vec![Draw::Below(vocabulary), Draw::Below(1), Draw::Below(vocabulary), Draw::One];
-        let count = 2 * self.batch as u64;
-        self.batches(
-            Dataset::random(Random { spec: (0..4).map(field).collect(), draws, count, seed: 1 }),
-            3,
-            config,
-        )
+        let rows = Dataset::npy_to_come((0..4).map(field).collect(), 2 * self.batch as u64);
+        self.batches(rows, 3, config)
     }
 }
 

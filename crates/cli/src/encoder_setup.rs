@@ -160,32 +160,30 @@ impl EncoderSetup {
         Ok(())
     }
 
-    /// Samples of no text and of no picture, to plan with.
-    pub fn random(&self, config: &Config) -> Dataset {
-        let model = &self.encoder.config;
-        let (spec, draws) = match &model.input {
-            EncoderInput::Image { size: [height, width], channels, .. } => (
-                vec![
+    /// Rows that texts will become, to plan with; of pictures, random ones.
+    pub fn to_plan_with(&self, config: &Config) -> Dataset {
+        let (model, count) = (&self.encoder.config, 2 * self.batch as u64);
+        let samples = match &model.input {
+            EncoderInput::Image { size: [height, width], channels, .. } => {
+                let spec = vec![
                     FieldSpec::new("x", DType::F32, [*height, *width, *channels]),
                     FieldSpec::new("y", DType::I64, []),
-                ],
-                vec![Draw::One, Draw::Below(model.classes())],
-            ),
-            EncoderInput::Text { vocabulary, .. } => {
+                ];
+                let draws = vec![Draw::One, Draw::Below(model.classes())];
+                Dataset::random(Random { spec, draws, count, seed: 1 })
+            }
+            EncoderInput::Text { .. } => {
                 let labels = if model.task == Task::Sequence { 1 } else { self.sequence };
                 let of = |i: usize, dtype, n: usize| FieldSpec::new(LABELLED_FIELDS[i], dtype, [n]);
-                (
-                    vec![
-                        of(0, DType::I32, self.sequence),
-                        of(1, DType::I32, self.sequence),
-                        of(2, DType::I32, labels),
-                        of(3, DType::F32, labels),
-                    ],
-                    vec![Draw::Below(*vocabulary), Draw::Below(1), Draw::Below(model.classes()), Draw::One],
-                )
+                let spec = vec![
+                    of(0, DType::I32, self.sequence),
+                    of(1, DType::I32, self.sequence),
+                    of(2, DType::I32, labels),
+                    of(3, DType::F32, labels),
+                ];
+                Dataset::npy_to_come(spec, count)
             }
         };
-        let count = 2 * self.batch as u64;
-        self.batches(Dataset::random(Random { spec, draws, count, seed: 1 }), config)
+        self.batches(samples, config)
     }
 }

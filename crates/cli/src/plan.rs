@@ -193,8 +193,12 @@ fn decoder(args: &Args, folder: &Path) -> Result<(), Stop> {
         device.scope(|| {
             let made = |config: &Config, device: &Device| {
                 Ok(match &setup {
-                    FolderSetup::Decoder(setup) => (setup.trainer(config, device, 1)?, setup.random(config)),
-                    FolderSetup::Encoder(setup) => (setup.trainer(config, device, 1)?, setup.random(config)),
+                    FolderSetup::Decoder(setup) => {
+                        (setup.trainer(config, device, 1)?, setup.to_plan_with(config))
+                    }
+                    FolderSetup::Encoder(setup) => {
+                        (setup.trainer(config, device, 1)?, setup.to_plan_with(config))
+                    }
                 })
             };
             let compared = imagined

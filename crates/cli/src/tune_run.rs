@@ -76,7 +76,7 @@ pub fn follow(
 ) -> Result<(), Stop> {
     let rank = world.rank().rank;
     let named = Folder::at(session.out.clone().unwrap_or_default());
-    let planned = tuned.trainer(config, device, 1)?.plan_together(tuned.random(config));
+    let planned = tuned.trainer(config, device, 1)?.plan_together(tuned.to_plan_with(config));
     planned.map_err(|error| heard(rank, error, &named, "tune"))?;
     let folder = world.folder(None).map_err(|error| heard(rank, error.into(), &named, "tune"))?;
     let folder = Folder::at(folder);
@@ -119,7 +119,7 @@ pub fn tune(
 ) -> Result<(), Stop> {
     let TuneRun { session, config, folder, model, device, world } = run;
     // What cannot be done is said before anything is read.
-    let data = tuned.random(config);
+    let data = tuned.to_plan_with(config);
     let planned = tuned.trainer(config, device, 1)?.plan_together(&data);
     planned.map_err(|error| heard(0, error, folder, "tune"))?;
     drop(data);

@@ -76,10 +76,10 @@ impl TunedModel {
         }
     }
 
-    pub fn random(&self, config: &Config) -> Dataset {
+    pub fn to_plan_with(&self, config: &Config) -> Dataset {
         match self {
-            TunedModel::Decoder { setup, .. } => setup.random(config),
-            TunedModel::Encoder { setup, .. } => setup.random(config),
+            TunedModel::Decoder { setup, .. } => setup.to_plan_with(config),
+            TunedModel::Encoder { setup, .. } => setup.to_plan_with(config),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use plimsoll_testing::child::least_of;
 use serde_json::Value;
 
 use crate::common::{Scratch, lines};
@@ -61,6 +62,11 @@ fn adapters_are_tuned_within_the_limit_used_and_merged() {
     assert_eq!(plan["memory_limit_bytes"], 100 << 20, "{plan}");
     assert!(plan["planned_bytes"].as_u64().is_some_and(|planned| planned <= 100 << 20), "{plan}");
     assert_eq!(of("plan").len(), 1, "a plan is said once");
+    // What is refused before a text is read names what is enough for reading them, but for what a smaller last batch needs. A program that is measured is so in
+    // steps of 2 MiB.
+    let refused = tune(&folder, &data, &scratch.path("refused"), &["--lora", "4", "--memory", "1MiB"]);
+    let (least, floor) = (least_of(&refused.unwrap_err()), plan["floor_bytes"].as_u64().unwrap());
+    assert!(least.abs_diff(floor) % (2 << 20) < 4096, "{least} and {floor}");
     let losses: Vec<f64> = of("epoch").iter().map(|line| line["loss"].as_f64().unwrap()).collect();
     assert!(losses.len() == 6 && losses[5] < losses[0] - 1.0, "{losses:?}");
     let written = said.last().unwrap()["model"].as_str().unwrap().to_string();

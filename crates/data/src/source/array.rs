@@ -460,8 +460,8 @@ impl Source for Arrays {
 
     fn scratch_bytes(&self) -> u64 {
         let files = self.columns.iter().filter(|column| matches!(column.place, Place::File { .. }));
-        let row = self.columns.iter().map(|column| column.row_bytes as u64).max().unwrap_or(0);
-        files.count() as u64 * READ_AHEAD as u64 + row
+        let row = self.columns.iter().map(|column| column.row_bytes).max().unwrap_or(0);
+        reading(files.count(), row)
     }
 
     fn stored(&self) -> Option<Arc<dyn Source>> {
@@ -469,4 +469,9 @@ impl Source for Arrays {
         let spec = columns.iter().map(|column| column.field.clone()).collect();
         Some(Arc::new(Arrays { columns, spec }))
     }
+}
+
+/// What a thread needs that reads rows of so many files, of which the widest has so many bytes.
+pub(super) fn reading(files: usize, row: usize) -> u64 {
+    (files * READ_AHEAD + row) as u64
 }

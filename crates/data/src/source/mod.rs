@@ -21,6 +21,7 @@ mod shards;
 mod subset;
 mod table;
 mod text;
+mod to_come;
 
 use crate::error::Result;
 use crate::sample::{FieldSpec, Sample, SampleMut};
