@@ -147,7 +147,7 @@ pub(crate) fn heard(rank: usize, error: TrainError, folder: &Folder, command: &s
     let is_heard = match &error {
         TrainError::Run(RunError::Ranks(fault)) => fault.lost_rank != Some(0),
         TrainError::RanksDiffer(_) => true,
-        TrainError::RefusedElsewhere { .. } => return Stop::Heard,
+        TrainError::RefusedBy(_) => return Stop::Heard,
         _ => false,
     };
     let of_rank = if rank == 0 { String::new() } else { format!("rank {rank}: ") };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_device::{Bytes, ParseBytesError};
+use plimsoll_device::ParseBytesError;
 
 /// An error of training.
 #[derive(Debug, thiserror::Error)]
@@ -22,14 +22,9 @@ pub enum Error {
     /// Ranks were started with different programs, plans, limits or data: which differs in what.
     #[error("{0}")]
     RanksDiffer(String),
-    /// Another rank needs most of all and cannot keep the memory limit: it says so itself.
-    #[error("the memory limit cannot be kept on rank {rank}, which says why: the least there is {least}")]
-    RefusedElsewhere {
-        /// The rank.
-        rank: usize,
-        /// The least that it needs.
-        least: Bytes,
-    },
+    /// What is asked for cannot be done, or not within the memory limit, and this rank says so.
+    #[error("rank {0} cannot train so, and says why")]
+    RefusedBy(usize),
     /// A number that was set is none, or none that makes sense.
     #[error("{what} is {value}; it must be a number {must}")]
     Setting {

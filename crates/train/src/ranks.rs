@@ -7,8 +7,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use plimsoll_data::Dataset;
+use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
-use plimsoll_device::{Bytes, Peers};
 use plimsoll_graph::ops::Rank;
 use plimsoll_nn::Training;
 use plimsoll_run::StepPlan;
@@ -107,24 +107,23 @@ impl Trainer {
         self.together(self.plan(data))
     }
 
-    /// What this rank has, unless the memory limit cannot be kept somewhere: then a refusal of the rank that needs most, or the word that there is one.
+    /// What this rank has, where all ranks have it. Where one has not, none goes on, and one says why: that which needs most memory, or the first.
     pub(crate) fn together<T>(&self, own: Result<T>) -> Result<T> {
-        let least = match &own {
-            Ok(_) => 0,
-            Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => least.get(),
-            // The others hear of it when this rank stops.
-            Err(_) => return own,
+        let needs = match &own {
+            Ok(_) => 0.0,
+            Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => least.get() as f64,
+            // What cannot be done in any memory. A rank that was lost has nobody to tell.
+            Err(error) if is_of_ranks(error) => return own,
+            Err(_) => f64::MAX,
         };
         let Some(ranks) = self.ranks()? else { return own };
         let Rank { rank, ranks: n, .. } = ranks.rank();
-        let mut needs = vec![0.0; n];
-        needs[rank] = least as f64;
-        ranks.sum(&mut needs).map_err(failed)?;
-        let most = needs.iter().fold(0.0, |most: f64, &least| most.max(least));
-        match needs.iter().position(|&least| least == most) {
-            Some(other) if most > 0.0 && other != rank => {
-                Err(Error::RefusedElsewhere { rank: other, least: Bytes(most as u64) })
-            }
+        let mut all = vec![0.0; n];
+        all[rank] = needs;
+        ranks.sum(&mut all).map_err(failed)?;
+        let most = all.iter().fold(0.0, |most: f64, &needs| most.max(needs));
+        match all.iter().position(|&needs| needs == most) {
+            Some(other) if most > 0.0 && other != rank => Err(Error::RefusedBy(other)),
             _ => own,
         }
     }
