@@ -1,6 +1,6 @@
 //! The builder: what the user says of a pipeline, until it runs.
 //!
-//! Constructors stand with the source that they open (`open/`, `source/random`), and stages that are a subject of their own with that
+//! Constructors stand with the source that they open (`open/`, `source/random`, `source/to_come`), and stages that are a subject of their own with that
 //! (`cache`, `classes`, `augment`, `batch_map`, `combine`, `held_back`, `digest`).
 
 use std::sync::Arc;
