@@ -107,22 +107,24 @@ impl Trainer {
         self.together(self.plan(data))
     }
 
-    /// What this rank has, where all ranks have it. Where one has not, none goes on, and one says why: that which needs most memory, or the first.
+    /// What this rank has, unless the memory limit cannot be kept somewhere: then the refusal of the rank that needs most, or the word that there is one.
     pub(crate) fn together<T>(&self, own: Result<T>) -> Result<T> {
-        let needs = match &own {
+        let least = match &own {
             Ok(_) => 0.0,
             Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => least.get() as f64,
-            // What cannot be done in any memory. A rank that was lost has nobody to tell.
-            Err(error) if is_of_ranks(error) => return own,
-            Err(_) => f64::MAX,
+            // The others hear of it when this rank stops.
+            Err(_) => return own,
         };
         let Some(ranks) = self.ranks()? else { return own };
         let Rank { rank, ranks: n, .. } = ranks.rank();
         let mut all = vec![0.0; n];
-        all[rank] = needs;
-        ranks.sum(&mut all).map_err(failed)?;
-        let most = all.iter().fold(0.0, |most: f64, &needs| most.max(needs));
-        match all.iter().position(|&needs| needs == most) {
+        all[rank] = least;
+        if let Err(fault) = ranks.sum(&mut all) {
+            // One that has heard already may have stopped: what this rank has to say is said all the same.
+            return own.and(Err(failed(fault)));
+        }
+        let most = all.iter().fold(0.0, |most: f64, &least| most.max(least));
+        match all.iter().position(|&least| least == most) {
             Some(other) if most > 0.0 && other != rank => Err(Error::RefusedBy(other)),
             _ => own,
         }
