@@ -102,7 +102,18 @@ impl Trainer {
     }
 
     /// As [`Trainer::plan`], of all ranks together: where one cannot keep the memory limit none goes on, and of several the one says why that needs most.
-    /// All ranks call it.
+    /// All ranks call it; of one alone it is the same as [`Trainer::plan`].
+    ///
+    /// ```
+    /// use plimsoll_data::{Column, Dataset};
+    /// use plimsoll_nn::{Adam, Sequential, softmax_cross_entropy};
+    /// use plimsoll_train::Trainer;
+    /// let x = Column::memory("x", vec![0.5f32; 6400], [64])?;
+    /// let data = Dataset::columns([x, Column::memory("y", vec![0i64; 100], [])?])?.batch(20);
+    /// let trainer = Trainer::new(Sequential::new([64]).dense(2), softmax_cross_entropy, Adam::new(1e-2));
+    /// assert_eq!(trainer.plan_together(&data)?.figures.arena, trainer.plan(&data)?.figures.arena);
+    /// # Ok::<(), plimsoll_train::Error>(())
+    /// ```
     pub fn plan_together(&self, data: impl Borrow<Dataset>) -> Result<StepPlan> {
         self.together(self.plan(data))
     }
