@@ -30,11 +30,11 @@ EQUAL = [
     ("RandomContrast", "factor=(0.3"), ("MixUp", "as it is"), ("Equalization", "as it is"), ("Precision", "thresholds=["), ("F1Score", "average=None"),
     ("Dense", "units=4, lora_rank"), ("Dense", "units=4, activation=PReLU"), ("Conv2D", "filters=6, kernel_size=3, groups=2, lora_rank"), ("Embedding", "lora_rank"),
     ("BatchNormalization", "renorm=True, scale"), ("BatchNormalization", "renorm, mask"), ("TimeDistributed", "of a model with"), ("Hashing", "salted"),
-    ("Hashing", "mask_value"), ("HashedCrossing", "integers"), ("IntegerLookup", "its own words first"), ("IntegerLookup", "adapted"), ("IntegerLookup", "two out"),
+    ("Hashing", "mask_value"), ("LSTM", "stateful"), ("HashedCrossing", "integers"), ("IntegerLookup", "its own words first"), ("IntegerLookup", "adapted"), ("IntegerLookup", "two out"),
 ]
 # Keras itself computes these otherwise on TensorFlow than on PyTorch, which the table is made with.
 ONLY_TORCH = {"ScheduleFreeAdamW", "RandomRotation"}
-REFUSED = [("LSTM", "stateful", "stateful"), ("UpSampling2D", "interpolation=bicubic", "bicubic")]
+REFUSED = [("UpSampling2D", "interpolation=bicubic", "bicubic")]
 
 
 def found(name: str, label: str):

@@ -117,7 +117,7 @@ impl DecoderSetup {
         let whole = TrainedModel {
             model: self.decoder.clone(),
             loss: TokenLoss {
-                logit_cap: self.decoder.config.logit_cap,
+                logit_cap: self.decoder.config.caps.logits,
                 is_frozen: self.decoder.tuning != Tuning::Full,
             },
             labels: 2,

@@ -176,6 +176,11 @@ impl Folder {
         self.0.join("best")
     }
 
+    /// What each of several ranks came to.
+    pub fn ranks(&self) -> PathBuf {
+        self.0.join("ranks.json")
+    }
+
     pub fn ledger(&self) -> PathBuf {
         self.0.join("ledger.txt")
     }

@@ -314,7 +314,12 @@ fn model(
                 })?),
             };
             if let (Some(out), Some(step)) = (&args.out, &step) {
-                records::write_plan(out, name, batch, &info, step, frontier.as_ref(), None)?;
+                let mut plan = records::of_plan(name, batch, &info, step);
+                if let Some(compared) = compared {
+                    plan.parallel = Some(compared.name().into());
+                    plan.strategies = serde_json::from_value(compared.json())?;
+                }
+                records::write_compared(out, &plan, step, frontier.as_ref(), None)?;
             }
             let mut line = about.plan_json(limit, &info, frontier.as_ref());
             let mut text = match &frontier {

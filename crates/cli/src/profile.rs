@@ -95,7 +95,7 @@ impl Profiled {
         let parts = [
             ("kernels", mean.kernel_ms),
             ("copies on the device", mean.copy_ms),
-            ("waiting for copies", mean.await_ms),
+            ("waiting for copies or other ranks", mean.await_ms),
             ("looking at the loss", mean.check_ms),
             ("between instructions", mean.between_ms),
         ];

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use plimsoll::internals::graph::counted;
@@ -11,12 +11,14 @@ use plimsoll::internals::graph::ops::Rank;
 use plimsoll::internals::run::Error as RunError;
 use plimsoll::nn::Parallel;
 use plimsoll::prelude::*;
-use plimsoll::ranks::{Connected, Imagined, Launch, Machine, Peers, RANK_TIMEOUT, Ranks, connect_as};
+use plimsoll::ranks::{
+    Connected, Imagined, Launch, Machine, OnCards, Peers, RANK_TIMEOUT, Ranks, connect_as,
+};
 
 use crate::config::Config;
 use crate::request::is_model_file;
 use crate::session::Session;
-use crate::{Failure, device_args, strategies};
+use crate::{Failure, Stop, device_args, strategies};
 
 /// How long ranks wait for each other to be started.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -82,11 +84,11 @@ pub fn imagined(
         }
         Some(0) => Err(Failure("--ranks 0 means nothing; 1 is the least".into())),
         Some(ranks) => {
-            if device.has_own_memory() {
-                return Err(Failure(format!(
-                    "--ranks {ranks} on {}: several ranks on cards are not built yet; plan them on the CPU (--device cpu)",
-                    device.name()
-                )));
+            // Each has a card of its own where there are as many; otherwise they share them, and exchange values in the host's memory.
+            let has_cards = device.has_own_memory() && ranks <= Device::cards();
+            if let Some(machine) = has_cards.then(|| Machine::of_card(&device.properties().model)).flatten() {
+                let imagined = Imagined::on(&machine, Rank::new(0, ranks), Some(1)).map_err(Failure)?;
+                return Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)));
             }
             let imagined = Imagined::here(Rank::new(0, ranks))?;
             Ok((device.with_ranks(Arc::new(imagined)), Some(imagined)))
@@ -120,7 +122,10 @@ pub fn text(imagined: &Imagined, batch: usize) -> String {
 /// The ranks that this process is one of, and those that it started.
 #[derive(Default)]
 pub struct World {
-    peers: Option<Arc<dyn Peers>>,
+    peers: Option<Arc<Connected<Ranks>>>,
+    timeout: Duration,
+    /// What connects their cards, where that is not what connects them.
+    cards_by: OnceLock<String>,
     started: Vec<Child>,
 }
 
@@ -134,7 +139,7 @@ impl World {
             (Launch::One, Some(ranks @ 2..)) => start(ranks, config, PATIENCE.min(timeout))?,
             (launch, _) => (launch, Vec::new()),
         };
-        let mut world = World { peers: None, started };
+        let mut world = World { peers: None, timeout, cards_by: OnceLock::new(), started };
         if launch == Launch::One {
             remark_on_one(config, "--ranks N starts several here, mpirun on several machines");
             return Ok(world);
@@ -154,13 +159,14 @@ impl World {
 
     /// The settings with the way to share the training that fits on all ranks and is the fastest, where that is asked for; and why it is this one.
     pub fn settled(&self, config: Config, device: &Device) -> Result<(Config, Option<String>), Failure> {
-        let Some(peers) = self.peers.as_ref().filter(|peers| peers.rank().ranks > 1) else {
-            return Ok((config, None));
-        };
+        let Some(peers) = self.several() else { return Ok((config, None)) };
         if config.parallel.as_deref() != Some("auto") {
             return Ok((config, None));
         }
-        let ways = strategies::built(1);
+        let is_on_host = device.ranks().is_none_or(|peers| peers.is_on_host());
+        let mut ways = strategies::built(1);
+        // Between cards there are no groups of ranks.
+        ways.retain(|way| is_on_host || way.parse::<Parallel>().is_ok_and(|way| way.groups().is_none()));
         let found = strategies::plan_each(&ways, &config, device, &strategies::of_setup)?;
         // All ranks decide by the same numbers: a way fits where it does on all of them, and takes as long as on the slowest. What is not known is less than nothing.
         let Rank { rank, ranks, .. } = peers.rank();
@@ -192,33 +198,63 @@ impl World {
     pub fn folder(&self, own: Option<&Path>) -> Result<PathBuf, RunError> {
         let mut text = own.map(|path| path.to_string_lossy().into_owned().into_bytes()).unwrap_or_default();
         text.resize(PATH_BYTES, 0);
-        if let Some(peers) = &self.peers {
+        if let Some(peers) = self.several() {
             peers.of_rank(0, &mut text).map_err(RunError::Ranks)?;
         }
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         Ok(PathBuf::from(String::from_utf8_lossy(&text[..end]).into_owned()))
     }
 
-    /// The device as one of these ranks.
-    pub fn on(&self, device: Device) -> Device {
+    /// The others, as trainers and devices know them, where there are any.
+    fn several(&self) -> Option<&dyn Peers> {
+        let peers: &dyn Peers = self.peers.as_deref()?;
+        Some(peers).filter(|peers| peers.rank().ranks > 1)
+    }
+
+    /// The device that settings name: where they name no card by number, each rank of a machine has another one as far as there are any.
+    pub fn open(&self, config: &Config) -> Result<Device, Failure> {
+        let Some(peers) = self.peers.as_ref().filter(|_| config.device.as_deref() == Some("cuda")) else {
+            return device_args::device(config);
+        };
+        let card = peers.place_on_machine()? % Device::cards().max(1);
+        device_args::device(&Config { device: Some(format!("cuda:{card}")), ..config.clone() })
+    }
+
+    /// The device as one of these ranks. Values of cards go from card to card where each rank has its own, and through the host otherwise.
+    pub fn on(&self, device: Device, config: &Config) -> Result<Device, Failure> {
         let rank = self.rank().rank;
         if rank > 0 {
             // The first says how far the timing of kernels has come; what another has to remark carries its number.
             device.on_timing(|_, _, _| {});
             device.on_remark(move |remark| eprintln!("plimsoll: rank {rank}: {remark}"));
         }
-        match &self.peers {
-            // What a library takes counts of one that is alone, too.
-            Some(peers) if peers.rank().ranks > 1 || peers.own_bytes() > Bytes::ZERO => {
-                device.with_ranks(peers.clone())
+        let Some(peers) = &self.peers else { return Ok(device) };
+        if self.several().is_some() && device.has_own_memory() {
+            let cards = match parallel(config).groups() {
+                Some(_) => Err("NCCL is not asked for groups of ranks".into()),
+                None => OnCards::connect(peers.clone(), device.shared_backend(), self.timeout)?,
+            };
+            match cards {
+                Ok(cards) => {
+                    self.cards_by.get_or_init(|| cards.by().to_string());
+                    return Ok(device.with_ranks(Arc::new(cards)));
+                }
+                Err(why) if rank == 0 => {
+                    eprintln!("plimsoll: what ranks exchange goes through the host's memory: {why}");
+                }
+                Err(_) => {}
             }
-            _ => device,
         }
+        // What a library takes counts of one that is alone, too.
+        Ok(match self.several().is_some() || peers.own_bytes() > Bytes::ZERO {
+            true => device.with_ranks(peers.clone()),
+            false => device,
+        })
     }
 
     /// What connects them, in words; nothing where there is one.
     pub fn text(&self, config: &Config) -> Option<String> {
-        let peers = self.peers.as_ref().filter(|peers| peers.rank().ranks > 1)?;
+        let peers = self.several()?;
         let n = peers.rank().ranks;
         let each = match parallel(config) {
             Parallel::Data => "all of the model",
@@ -235,18 +271,30 @@ impl World {
             None => "its share",
         };
         let groups = parallel(config).groups().map_or(String::new(), |groups| format!(" in {groups} groups"));
-        Some(format!("{n} ranks{groups} by {}, each with {each} and {batch} of every batch", peers.by()))
+        Some(format!(
+            "{n} ranks{groups} by {}, each with {each} and {batch} of every batch",
+            self.cards_by.get().map_or(peers.by(), String::as_str)
+        ))
     }
 
-    /// Tells the others that this rank ends, and why.
-    pub fn stop(&self, why: &str) {
-        if let Some(peers) = &self.peers {
-            peers.stop(why);
+    /// Ends this rank as what it did came to: where that failed the others hear why, and what another than the first says carries its number.
+    pub fn end(self, mut done: Result<(), Stop>) -> Result<(), Stop> {
+        let rank = self.rank().rank;
+        if let Err(Stop::Failed(why) | Stop::Usage(why)) = &mut done {
+            if let Some(peers) = &self.peers {
+                peers.stop(why);
+            }
+            if rank > 0 {
+                *why = format!("rank {rank}: {why}");
+            }
         }
+        let left = self.leave();
+        done?;
+        Ok(left?)
     }
 
     /// Lets go of the others, and waits for those that it started; whether all of them ended well.
-    pub fn leave(mut self) -> Result<(), Failure> {
+    fn leave(mut self) -> Result<(), Failure> {
         drop(self.peers.take());
         let until = Instant::now() + LAST;
         let mut failed = Vec::new();

@@ -33,9 +33,19 @@ pub fn write_plan(
     other: Option<&Frontier>,
     profile: Option<&record::Profile>,
 ) -> Result<(), Failure> {
-    let plan = of_plan(model, batch, info, step);
+    write_compared(path, &of_plan(model, batch, info, step), step, other, profile)
+}
+
+/// As [`write_plan`], of a plan that has all its figures.
+pub fn write_compared(
+    path: &Path,
+    plan: &record::Plan,
+    step: &record::Step,
+    other: Option<&Frontier>,
+    profile: Option<&record::Profile>,
+) -> Result<(), Failure> {
     let other = other.map(|other| frontier(&other.points));
-    let document = record::PlanFile { plan: &plan, step, frontier: other.as_ref(), profile };
+    let document = record::PlanFile { plan, step, frontier: other.as_ref(), profile };
     write_document(path, &document)
 }
 

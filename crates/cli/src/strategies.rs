@@ -28,7 +28,7 @@ pub struct Planned {
     pub exchange_seconds: f64,
     pub parameters: u64,
     pub optimizer: u64,
-    /// What ranks that have parts of weights exchange in a step.
+    /// What ranks exchange in a step.
     pub calls: Vec<(Kind, Rank, u64)>,
     /// Where ranks have stages: what those come to, and each that was planned, by its rank.
     pub pipeline: Option<Pipeline>,
@@ -208,13 +208,6 @@ impl Compared {
         let of_group = in_stages.parse().unwrap_or(asked).model_of(imagined.rank()).ranks;
         let staged_groups = stages(in_stages, of_group)?;
         let ranks = imagined.rank().ranks as u64;
-        let known = data.as_ref().ok().or(shard.as_ref().ok()).map(|planned| planned.parameters);
-        let in_shards = parameters_too.as_ref().ok().map(|planned| planned.parameters * ranks);
-        let parameters = known.or(in_shards).unwrap_or(0);
-        let sent = |kinds: &[Kind]| {
-            let each = kinds.iter().map(|kind| topology.traffic(Way::Ring, *kind, parameters));
-            each.fold((0.0, 0.0), |(a, b), (inside, between)| (a + inside, b + between))
-        };
         let saved = |bytes: u64| bytes - bytes / ranks;
         // A gradient is whole until the backward pass is over, and no longer than its update otherwise.
         let state_only = shard.clone().map(|shard| {
@@ -231,8 +224,8 @@ impl Compared {
             None | Some("auto") => choose(&ways, &all.map(seconds)),
             Some(_) => (asked.to_string(), format!("{asked} is asked for")),
         };
-        // What is summed on the way depends on the batch: as it is planned.
-        let sent_in_parts = |planned: &Answer| {
+        // What is exchanged depends on the way, the batch and the precision: as it is planned.
+        let sent = |planned: &Answer| {
             let calls = planned.as_ref().map_or(&[][..], |planned| &planned.calls[..]);
             let each =
                 calls.iter().map(|(kind, of, bytes)| topology.within(*of).traffic(Way::Ring, *kind, *bytes));
@@ -241,44 +234,43 @@ impl Compared {
         let sent_by_stages = |planned: &Answer| {
             let own =
                 planned.as_ref().map_or((0.0, 0.0), |staged| staged.sent_by_stages(topology.per_machine));
-            let gradients = sent_in_parts(planned);
+            let gradients = sent(planned);
             (own.0 + gradients.0, own.1 + gradients.1)
         };
-        let halves = sent(&[REDUCE_SCATTER, Kind::AllGather]);
         let rows = vec![
             Row {
                 name: "data".into(),
                 what: "all on every rank",
                 is_estimated: false,
+                sent: sent(&data),
                 planned: data,
-                sent: sent(&[ALL_REDUCE]),
             },
             Row {
                 name: "state".into(),
                 what: "optimizer state in shards",
                 is_estimated: true,
+                sent: sent(&state_only),
                 planned: state_only,
-                sent: halves,
             },
             Row {
                 name: "shard".into(),
                 what: "state and gradients",
                 is_estimated: false,
+                sent: sent(&shard),
                 planned: shard,
-                sent: halves,
             },
             Row {
                 name: "parameters".into(),
                 what: "parameters too",
                 is_estimated: false,
+                sent: sent(&parameters_too),
                 planned: parameters_too,
-                sent: sent(&[REDUCE_SCATTER, Kind::AllGather, Kind::AllGather]),
             },
             Row {
                 name: TENSOR.into(),
                 what: "weights, each computes its part",
                 is_estimated: false,
-                sent: sent_in_parts(&tensor),
+                sent: sent(&tensor),
                 planned: tensor,
             },
             Row {
@@ -292,7 +284,7 @@ impl Compared {
                 name: in_parts.clone(),
                 what: "weights, in each group",
                 is_estimated: false,
-                sent: sent_in_parts(&parted_groups),
+                sent: sent(&parted_groups),
                 planned: parted_groups,
             },
             Row {

@@ -11,7 +11,7 @@ use plimsoll::plan::PlanFigures;
 use plimsoll::prelude::*;
 use plimsoll::train::{
     BatchSizes, Checkpoint, CsvLog, EarlyStopping, Ended, Error as TrainError, Fault, JsonLines, NoticeLog,
-    PrunedShare, StepLog, TensorBoardLog,
+    PrunedShare, RankLog, StepLog, TensorBoardLog,
 };
 
 use crate::config::{BatchSize, Config};
@@ -24,8 +24,7 @@ use crate::request::{self, is_model_file};
 use crate::session::Session;
 use crate::setup::Setup;
 use crate::{
-    Failure, Stop, batch_auto, check, device_args, ending, onnx_file, profile, records, resume, setup,
-    torch_file, tui,
+    Failure, Stop, batch_auto, check, ending, onnx_file, profile, records, resume, setup, torch_file, tui,
 };
 
 /// Arguments of `plimsoll train`.
@@ -59,21 +58,16 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         _ => Failure(why),
     })?;
     let done = joined(config, &session, fault, &world);
-    if let Err(Stop::Failed(why) | Stop::Usage(why)) = &done {
-        world.stop(why);
-    }
-    let left = world.leave();
-    done?;
-    Ok(left?)
+    world.end(done)
 }
 
 /// Trains as one of several ranks, or as the only one.
 fn joined(config: Config, session: &Session, fault: Option<Fault>, world: &World) -> Result<(), Stop> {
-    let device = match (device_args::device(&config)?, fault) {
+    let device = match (world.open(&config)?, fault) {
         (device, Some(Fault::Alloc(n))) => device.failing(n),
         (device, _) => device,
     };
-    let device = world.on(device);
+    let device = world.on(device, &config)?;
     let (config, why) = device.scope(|| world.settled(config, &device))?;
     if let Some(why) = why.filter(|_| world.is_first() && session.is_text()) {
         say!("{why}");
@@ -150,13 +144,12 @@ pub(crate) fn heard(rank: usize, error: TrainError, folder: &Folder, command: &s
         TrainError::RefusedBy(_) => return Stop::Heard,
         _ => false,
     };
-    let of_rank = if rank == 0 { String::new() } else { format!("rank {rank}: ") };
     match &error {
         _ if is_heard && rank > 0 => Stop::Heard,
         TrainError::Run(RunError::Ranks(_)) => {
-            Stop::Failed(format!("{of_rank}{error}; {}", last_checkpoint(folder, command)))
+            Stop::Failed(format!("{error}; {}", last_checkpoint(folder, command)))
         }
-        _ => Stop::Failed(format!("{of_rank}{error}")),
+        _ => Stop::Failed(error.to_string()),
     }
 }
 
@@ -263,6 +256,7 @@ impl Run<'_> {
         trainer = trainer
             .checkpoints(checkpoints)
             .callback(CsvLog::new(folder.metrics()))
+            .callback(RankLog::new(folder.ranks()))
             .callback(TensorBoardLog::new(folder.events()))
             .callback(StepLog::new(folder.steps()))
             .callback(NoticeLog::new(folder.notices()));

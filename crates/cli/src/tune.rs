@@ -12,7 +12,7 @@ use crate::session::Session;
 use crate::train::last_checkpoint;
 use crate::tune_run::{self, Kept, TuneRun};
 use crate::tuned_model::TunedModel;
-use crate::{Failure, Stop, check, device_args, merge, resume};
+use crate::{Failure, Stop, check, merge, resume};
 
 /// Arguments of `plimsoll tune`.
 #[derive(clap::Args)]
@@ -94,17 +94,12 @@ pub fn run(args: &Args) -> Result<(), Stop> {
         _ => Failure(why),
     })?;
     let done = joined(&session, &config, kept, &model, &world);
-    if let Err(Stop::Failed(why) | Stop::Usage(why)) = &done {
-        world.stop(why);
-    }
-    let left = world.leave();
-    done?;
-    Ok(left?)
+    world.end(done)
 }
 
 /// Tunes as one of several ranks, or as the only one.
 fn joined(session: &Session, config: &Config, kept: Kept, model: &Path, world: &World) -> Result<(), Stop> {
-    let device = world.on(device_args::device(config)?);
+    let device = world.on(world.open(config)?, config)?;
     let tuned = TunedModel::open(model, &kept, config)?;
     tuned.check_parallel(ranks::parallel(config)).map_err(Stop::usage)?;
     if !world.is_first() {

@@ -7,7 +7,7 @@ use plimsoll::internals::device::process;
 use plimsoll::internals::run::record::Event;
 use plimsoll::nn::Training;
 use plimsoll::prelude::*;
-use plimsoll::train::{CsvLog, Ended, JsonLines, NoticeLog, StepLog};
+use plimsoll::train::{CsvLog, Ended, JsonLines, NoticeLog, RankLog, StepLog};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -209,6 +209,7 @@ impl TuneRun<'_> {
         trainer
             .checkpoints(checkpoints)
             .callback(CsvLog::new(folder.metrics()))
+            .callback(RankLog::new(folder.ranks()))
             .callback(StepLog::new(folder.steps()))
             .callback(NoticeLog::new(folder.notices()))
     }

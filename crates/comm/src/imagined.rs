@@ -12,7 +12,7 @@ use crate::error::{CommError, Result};
 use crate::link::{Link, measure};
 use crate::local;
 use crate::machine::Machine;
-use crate::peers::{PER_RANK, call};
+use crate::peers::{NOBODY, PER_RANK, call};
 use crate::schedule::Schedule;
 
 /// One of so many ranks, to plan a step with. It exchanges nothing.
@@ -89,8 +89,7 @@ impl Imagined {
             other.join().map_err(failed)??;
             Ok::<_, CommError>(own)
         })?;
-        let nobody = Link { latency: 0.0, bandwidth: f64::INFINITY };
-        Ok(Imagined::new(rank, link.unwrap_or(nobody)))
+        Ok(Imagined::new(rank, link.unwrap_or(NOBODY)))
     }
 
     /// Another one of the same ranks.

@@ -104,12 +104,6 @@ pub fn connect_as(launch: &Launch, timeout: Duration) -> Result<Ranks> {
     }
 }
 
-/// Which of the ranks on its machine this process is: which card is its own. None where the launcher does not say.
-pub fn local_rank(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    let names = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
-    names.into_iter().find_map(|name| variable(name)?.trim().parse().ok())
-}
-
 fn meeting(variable: &impl Fn(&str) -> Option<String>, patience: Duration) -> Result<Option<Meeting>> {
     let number = |name: &str| {
         let Some(text) = variable(name) else {
@@ -203,12 +197,6 @@ mod tests {
         assert!(why(&[("PLIMSOLL_RANKS", "smoke")]).contains("one, mpi or tcp"));
         let port = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")];
         assert!(why(&port).contains("70000"));
-    }
-
-    #[test]
-    fn the_rank_on_its_machine_is_read() {
-        assert_eq!(local_rank(|name| (name == "SLURM_LOCALID").then(|| "3".into())), Some(3));
-        assert_eq!(local_rank(|_| None), None);
     }
 
     #[test]

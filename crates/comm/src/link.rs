@@ -28,7 +28,7 @@ impl Link {
 }
 
 /// Bytes of the long message, and how often each is sent back and forth. The best counts: what others do on the machine only slows it.
-const LONG: usize = 4 << 20;
+pub(crate) const LONG: usize = 4 << 20;
 const SHORT_TIMES: usize = 50;
 const LONG_TIMES: usize = 5;
 
@@ -50,35 +50,56 @@ const LONG_TIMES: usize = 5;
 /// # Errors
 /// A rank fails.
 pub fn measure(ranks: &(impl Communicator + ?Sized)) -> Result<Option<Link>> {
-    let last = ranks.ranks() - 1;
+    let mut long = vec![0u8; LONG];
+    measure_by(ranks, &mut |message, bytes| match message {
+        Message::To(peer) => ranks.send(peer, &long[..bytes]),
+        Message::From(peer) => ranks.receive(peer, &mut long[..bytes]),
+    })
+}
+
+/// A message of one of two ranks that measure the link between them.
+#[derive(Clone, Copy)]
+pub(crate) enum Message {
+    To(usize),
+    From(usize),
+}
+
+/// As [`measure`], by messages of so many bytes, [`LONG`] at most, wherever these lie. What is learnt goes over the host's ranks.
+pub(crate) fn measure_by(
+    host: &(impl Communicator + ?Sized),
+    message: &mut dyn FnMut(Message, usize) -> Result<()>,
+) -> Result<Option<Link>> {
+    let last = host.ranks() - 1;
     if last == 0 {
         return Ok(None);
     }
     let mut figures = [0.0f64; 2];
-    if ranks.rank() == 0 || ranks.rank() == last {
-        let mut long = vec![0u8; LONG];
-        let short = there_and_back(ranks, &mut long[..1], SHORT_TIMES)?;
-        let whole = there_and_back(ranks, &mut long, LONG_TIMES)?;
+    if host.rank() == 0 || host.rank() == last {
+        let peer = if host.rank() == 0 { last } else { 0 };
+        let short = there_and_back(peer, 1, SHORT_TIMES, message)?;
+        let whole = there_and_back(peer, LONG, LONG_TIMES, message)?;
         figures = [short, LONG as f64 / (whole - short).max(1e-9)];
     }
-    ranks.broadcast(0, &mut figures)?;
+    host.broadcast(0, &mut figures)?;
     Ok(Some(Link { latency: figures[0], bandwidth: figures[1] }))
 }
 
 /// The least seconds of one way.
-fn there_and_back(ranks: &(impl Communicator + ?Sized), bytes: &mut [u8], times: usize) -> Result<f64> {
-    let is_first = ranks.rank() == 0;
-    let peer = if is_first { ranks.ranks() - 1 } else { 0 };
+fn there_and_back(
+    peer: usize,
+    bytes: usize,
+    times: usize,
+    message: &mut dyn FnMut(Message, usize) -> Result<()>,
+) -> Result<f64> {
+    let (there, back) = (Message::To(peer), Message::From(peer));
+    // The first rank is the peer of the last.
+    let both = if peer > 0 { [there, back] } else { [back, there] };
     let mut least = f64::INFINITY;
     // The first ones connect and touch pages.
     for _ in 0..times + 2 {
         let start = Instant::now();
-        if is_first {
-            ranks.send(peer, bytes)?;
-            ranks.receive(peer, bytes)?;
-        } else {
-            ranks.receive(peer, bytes)?;
-            ranks.send(peer, bytes)?;
+        for one in both {
+            message(one, bytes)?;
         }
         least = least.min(start.elapsed().as_secs_f64() / 2.0);
     }

@@ -127,6 +127,19 @@ impl Machine {
         })
     }
 
+    /// The record of machines with such cards, by what a card calls itself.
+    ///
+    /// ```
+    /// use plimsoll_comm::Machine;
+    /// assert_eq!(Machine::of_card("NVIDIA A100-SXM4-80GB").unwrap().name, "A100-80G");
+    /// assert!(Machine::of_card("NVIDIA A100-SXM4-40GB").is_none());
+    /// ```
+    pub fn of_card(model: &str) -> Option<Machine> {
+        let model = model.to_ascii_lowercase();
+        let is_of = |name: &str| name.to_ascii_lowercase().split('-').all(|part| model.contains(part));
+        Machine::all_known().find(|machine| is_of(&machine.name))
+    }
+
     /// The record of that name which comes with the program, whatever its case.
     ///
     /// ```

@@ -1,6 +1,7 @@
 //! A communicator as the ranks that a device exchanges values with.
 
 use std::fmt;
+use std::sync::Arc;
 
 use plimsoll_device::backend::Fault;
 use plimsoll_device::{Bytes, Exchanged, Peers, RankTraffic};
@@ -21,6 +22,16 @@ pub(crate) const PER_RANK: Bytes = Bytes::kib(64);
 /// What was measured of a library is rounded up to this: it varies from run to run by some hundred KiB, and the least that a refusal names must do.
 const GRAIN: u64 = 4 << 20;
 
+/// The link of a rank by itself, which reaches nobody at no cost.
+pub(crate) const NOBODY: Link = Link { latency: 0.0, bandwidth: f64::INFINITY };
+
+/// What a library was measured to take, the same on all ranks: that of the rank where it takes most, rounded up.
+pub(crate) fn alike(host: &(impl Communicator + ?Sized), measured: u64) -> Result<Bytes> {
+    let mut most = [measured.next_multiple_of(GRAIN) as i64];
+    host.all_reduce(Reduce::Max, &mut most)?;
+    Ok(Bytes(most[0] as u64))
+}
+
 /// Ranks that are connected, with what was measured of the link between them.
 ///
 /// ```
@@ -40,10 +51,10 @@ const GRAIN: u64 = 4 << 20;
 /// });
 /// ```
 pub struct Connected<C> {
-    ranks: C,
-    link: Link,
+    pub(crate) ranks: Arc<C>,
+    pub(crate) link: Link,
     /// What the library that connects them takes, of the rank where it takes most.
-    library: Bytes,
+    pub(crate) library: Bytes,
 }
 
 impl<C: Communicator> Connected<C> {
@@ -52,12 +63,9 @@ impl<C: Communicator> Connected<C> {
     /// # Errors
     /// A rank fails.
     pub fn new(ranks: C) -> Result<Connected<C>> {
-        // A rank by itself reaches nobody, at no cost.
-        let nobody = Link { latency: 0.0, bandwidth: f64::INFINITY };
-        let link = measure(&ranks)?.unwrap_or(nobody);
-        let mut library = [ranks.own_bytes().next_multiple_of(GRAIN) as i64];
-        ranks.all_reduce(Reduce::Max, &mut library)?;
-        Ok(Connected { ranks, link, library: Bytes(library[0] as u64) })
+        let link = measure(&ranks)?.unwrap_or(NOBODY);
+        let library = alike(&ranks, ranks.own_bytes())?;
+        Ok(Connected { ranks: Arc::new(ranks), link, library })
     }
 
     /// What was measured between the first rank and the last.
@@ -66,7 +74,7 @@ impl<C: Communicator> Connected<C> {
     }
 
     /// The communicator.
-    pub fn communicator(&self) -> &C {
+    pub fn communicator(&self) -> &Arc<C> {
         &self.ranks
     }
 }
@@ -121,19 +129,10 @@ impl<C: Communicator> Peers for Connected<C> {
 
     unsafe fn start(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<u64, Fault> {
         // SAFETY: the caller's promise.
-        let ticket = unsafe { self.begin(exchange, on) }?;
-        let number = ticket.0;
-        // Kernels of a card know nothing of what is under way there.
-        if !self.ranks.is_on_host() {
-            self.ranks.wait(ticket).map_err(|why| fault(Rule::name(exchange), &why))?;
-        }
-        Ok(number)
+        unsafe { self.begin(exchange, on) }.map(|ticket| ticket.0)
     }
 
     fn finish(&self, started: u64) -> Result<(), Fault> {
-        if !self.ranks.is_on_host() {
-            return Ok(());
-        }
         self.ranks.wait(Ticket(started)).map_err(|why| fault("exchange", &why))
     }
 
@@ -143,7 +142,7 @@ impl<C: Communicator> Peers for Connected<C> {
     }
 
     fn differ(&self, fields: &[(&str, &str)]) -> Result<Option<String>, Fault> {
-        match agree(&self.ranks, fields) {
+        match agree(self.ranks.as_ref(), fields) {
             Ok(()) => Ok(None),
             Err(why @ CommError::Disagree(_)) => Ok(Some(why.to_string())),
             Err(why) => Err(fault("start", &why)),
@@ -173,7 +172,7 @@ impl<C: Communicator> Connected<C> {
     unsafe fn begin(&self, exchange: &Exchange, on: Exchanged<'_>) -> Result<Ticket, Fault> {
         let Exchanged { x, y, scratch } = on;
         let call = call(exchange, x.ty);
-        if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr {
+        if matches!(exchange.kind, ExchangeKind::From(_)) && x.ptr != y.ptr && self.ranks.is_on_host() {
             // SAFETY: the caller's promise: both are live, of one type, and apart.
             unsafe { y.ptr.copy_from_nonoverlapping(x.ptr, x.ty.bytes()) };
         }

@@ -40,12 +40,8 @@ impl HostBuffer {
 }
 
 impl HostBlock for HostBuffer {
-    fn ptr(&self) -> *mut u8 {
-        self.at
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
+    fn place(&self) -> (*mut u8, usize) {
+        (self.at, self.bytes)
     }
 }
 

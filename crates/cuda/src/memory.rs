@@ -241,12 +241,8 @@ impl Pinned {
 }
 
 impl HostBlock for Pinned {
-    fn ptr(&self) -> *mut u8 {
-        self.at
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
+    fn place(&self) -> (*mut u8, usize) {
+        (self.at, self.bytes)
     }
 }
 

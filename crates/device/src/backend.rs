@@ -450,11 +450,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
 /// Bytes of the host's memory that a device reaches at their address.
 pub trait HostBlock: Send + Sync + fmt::Debug {
+    /// Where they are, and how many there are.
+    fn place(&self) -> (*mut u8, usize);
+
     /// Where they are, aligned to [`ALIGNMENT`].
-    fn ptr(&self) -> *mut u8;
+    fn ptr(&self) -> *mut u8 {
+        self.place().0
+    }
 
     /// How many there are.
-    fn bytes(&self) -> usize;
+    fn bytes(&self) -> usize {
+        self.place().1
+    }
 }
 
 /// Host memory that a device copies to and from while its kernels run.

@@ -40,6 +40,12 @@ pub trait Peers: Send + Sync + fmt::Debug {
     /// Whether values are exchanged in the host's memory; otherwise in a card's.
     fn is_on_host(&self) -> bool;
 
+    /// The same ranks with values in the host's memory: where exchanges of a step are between cards, what ranks tell each other between steps is not.
+    /// None where it is these.
+    fn on_host(&self) -> Option<&dyn Peers> {
+        None
+    }
+
     /// Bytes of scratch that an exchange of such values needs.
     fn scratch(&self, exchange: &Exchange, x: &Type) -> usize;
 
@@ -96,7 +102,7 @@ pub trait Peers: Send + Sync + fmt::Debug {
     fn traffic(&self) -> RankTraffic;
 }
 
-impl dyn Peers {
+impl dyn Peers + '_ {
     /// Replaces values by the sum of all ranks'. For a few of them, between steps: takes its scratch for as long.
     ///
     /// # Errors
@@ -124,6 +130,9 @@ impl dyn Peers {
     }
 
     fn over<T: Element>(&self, kind: ExchangeKind, values: &mut [T]) -> Result<(), Fault> {
+        if let Some(host) = self.on_host() {
+            return host.over(kind, values);
+        }
         let exchange = Exchange { kind, of: self.rank(), is_total: true, anew: false };
         let ty = Type::new(T::DTYPE, Shape::from([values.len()]));
         let x = Operand { ty: &ty, ptr: values.as_mut_ptr().cast() };

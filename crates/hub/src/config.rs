@@ -78,6 +78,15 @@ pub struct Layer {
     pub scale: f64,
 }
 
+/// Bounds c of numbers x that become c · tanh(x / c), where there are such.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Caps {
+    /// Of scores of attention.
+    pub attention: Option<f64>,
+    /// Of logits.
+    pub logits: Option<f64>,
+}
+
 /// Shares that are dropped in training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dropout {
@@ -140,12 +149,10 @@ pub struct Config {
     pub biases: Biases,
     /// Whether queries and keys are normed, a head each.
     pub qk_norm: bool,
+    /// What is held within bounds.
+    pub caps: Caps,
     /// How positions turn queries and keys, as [`Layer::rope`] names them.
     pub ropes: Vec<Rope>,
-    /// c, where scores of attention are c · tanh(s / c).
-    pub attention_cap: Option<f64>,
-    /// c, where logits are c · tanh(x / c).
-    pub logit_cap: Option<f64>,
     /// Whether the output layer is the table of embeddings.
     pub is_tied: bool,
     /// Shares that are dropped in training.

@@ -156,7 +156,7 @@ impl Decoder {
     pub(crate) fn logits(&self, features: &Tensor, head: &Tensor) -> Result<Tensor> {
         let logits = features.matmul_with(head, None, false, true)?;
         let logits = logits.cast(logits.dtype().accumulator())?;
-        capped(&logits, self.config.logit_cap)
+        capped(&logits, self.config.caps.logits)
     }
 }
 

@@ -30,7 +30,7 @@ mod weights;
 pub use adapter::{Adapter, base_of_adapter, save_adapter};
 pub use chat::{Message, Rendered, Template};
 pub use config::{
-    Activation, Biases, Config, Dropout, EncoderConfig, EncoderFamily, EncoderInput, Family, Layer,
+    Activation, Biases, Caps, Config, Dropout, EncoderConfig, EncoderFamily, EncoderInput, Family, Layer,
     SpecialTokens, Task, end_tokens,
 };
 pub use decoder::Decoder;

@@ -44,7 +44,7 @@ fn losses_and_the_gradients_of_all_weights_are_those_of_transformers() {
         );
         let loss = || {
             let outputs = loaded.model.forward(&mut loaded.net(false), &[x]).unwrap();
-            let loss = TokenLoss { logit_cap: loaded.model.config.logit_cap, ..TokenLoss::default() };
+            let loss = TokenLoss { logit_cap: loaded.model.config.caps.logits, ..TokenLoss::default() };
             loss.loss(&outputs, &[next, weights.unwrap()]).unwrap()
         };
         check_training(name, &golden, (&loaded.params, &loaded.values), loss, TOLERANCE);

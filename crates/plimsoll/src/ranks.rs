@@ -25,8 +25,8 @@
 
 #[doc(inline)]
 pub use plimsoll_comm::{
-    CommError, Communicator, Connected, Imagined, Launch, Link, Machine, RANK_TIMEOUT, Ranks, Topology,
-    connect, connect_as, local, local_rank,
+    CommError, Communicator, Connected, Imagined, Launch, Link, Machine, OnCards, RANK_TIMEOUT, Ranks,
+    Topology, connect, connect_as, local,
 };
 #[doc(inline)]
 pub use plimsoll_device::{Peers, RankTraffic};

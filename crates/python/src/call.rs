@@ -111,7 +111,10 @@ pub fn run_beside<T: Send>(
     run_again(py, || {
         release_unused_heap();
         set_held_before(beside(process::resident().unwrap_or(Bytes::ZERO)));
-        body()
+        let said = body();
+        // What the run's threads leave behind on their heaps is Python's to have.
+        release_unused_heap();
+        said
     })
 }
 

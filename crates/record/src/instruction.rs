@@ -22,7 +22,7 @@ pub enum Action {
     Offload,
     /// Starts to copy it back.
     Prefetch,
-    /// Waits for such a copy.
+    /// Waits for such a copy, or for an exchange with other ranks.
     Await,
 }
 
@@ -47,7 +47,7 @@ impl Action {
             Action::Again => "again",
             Action::Offload => "to the host",
             Action::Prefetch => "from the host",
-            Action::Await => "for a copy",
+            Action::Await => "for a copy or other ranks",
         }
     }
 

@@ -22,6 +22,7 @@ mod event;
 mod ledger;
 mod profile;
 mod profile_table;
+mod ranks;
 mod run;
 mod steps;
 
@@ -43,6 +44,7 @@ pub use ledger::{Ledger, LedgerRow};
 pub use plan::{HostPlan, Plan, PlanParts};
 pub use profile::{Profile, ProfileRow, ProfiledCopy, ProfiledMemory, ProfiledRun, ProfiledStep, Spent};
 pub use profile_table::ProfileTable;
+pub use ranks::{RankBytes, RankRow, Ranks, Refusal, Strategy};
 pub use run::Run;
 pub use schema::{Schema, parse};
 pub use step::{Section, Step, StepBytes, profile};

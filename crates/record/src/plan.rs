@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Schema;
+use crate::{Schema, Strategy};
 
 /// What was planned (`plan.json`). Bytes are of the whole process, except where they say otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,6 +61,12 @@ pub struct Plan {
     pub offloaded_bytes: u64,
     /// Copies there and back.
     pub offloaded_copies: u64,
+    /// How ranks share the training, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<String>,
+    /// Ways to share it that were compared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub strategies: Vec<Strategy>,
 }
 
 /// The bytes of a plan by what they are for.

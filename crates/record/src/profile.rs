@@ -58,7 +58,7 @@ pub struct Spent {
     pub kernel_ms: f64,
     /// Copies inside the device, between its kernels.
     pub copy_ms: f64,
-    /// The device waits for a copy from or to the host.
+    /// The device waits for a copy from or to the host, or for an exchange with other ranks.
     pub await_ms: f64,
     /// The host looks whether the loss is finite, and the device waits.
     pub check_ms: f64,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, Event, Kind, LedgerRow, Plan, Steps};
+use crate::{Epoch, Event, Kind, LedgerRow, Plan, Ranks, Steps};
 
 /// What happened in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Run {
     pub events: Vec<Event>,
     /// Planned and measured bytes by owner.
     pub ledger: Vec<LedgerRow>,
+    /// What each of several ranks came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Ranks>,
     /// The most that was measured of the memory that is limited: a card's own where the run was on one, else the process's.
     /// None where it was not measured.
     pub peak_bytes: Option<u64>,

@@ -277,8 +277,9 @@ function ledgerSection() {
 header();
 const parts = model && model.N ? stepSections() : {};
 timeSection();
+waysSection();
 frontierSection();
-if (run) { runSection(); ledgerSection(); }
+if (run) { runSection(); ranksSection(); ledgerSection(); }
 
 function repaint() {
   charts.forEach(chart => chart.draw());

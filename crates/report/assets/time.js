@@ -5,7 +5,7 @@ function timeSection() {
   if (!profile || !profile.steps.length) return;
   $('time').hidden = false;
   const mean = profile.mean, n = profile.steps.length;
-  const known = [['kernels', mean.kernel_ms, 'activation'], ['copies on the device', mean.copy_ms, 'optimizer'], ['waiting for copies', mean.await_ms, 'input'], ['looking at the loss', mean.check_ms, 'scratch'], ['between instructions', mean.between_ms, 'program']];
+  const known = [['kernels', mean.kernel_ms, 'activation'], ['copies on the device', mean.copy_ms, 'optimizer'], ['waiting for copies or other ranks', mean.await_ms, 'input'], ['looking at the loss', mean.check_ms, 'scratch'], ['between instructions', mean.between_ms, 'program']];
   words($('time-lead'), `${counted(n, 'step')} on ${profile.device} took `, strong(time(mean.step_ms * 1e3)), ` each on average; ${time(profile.predicted_ms * 1e3)} were predicted. `,
     `The host waited ${time(mean.host_waiting_ms * 1e3)} a step for the device and ${time(mean.data_waiting_ms * 1e3)} for data. `,
     mean.uploaded_bytes + mean.downloaded_bytes > 0 ? `A step copied ${size(mean.uploaded_bytes)} from the host and ${size(mean.downloaded_bytes)} to it` + (mean.beside_ms > 0 ? `, ${time(mean.beside_ms * 1e3)} of that beside kernels. ` : '. ') : '',
@@ -13,7 +13,7 @@ function timeSection() {
   const bar = make('div', { class: 'share' });
   for (const [name, ms, kind] of known) if (ms > 0) { const part = painted(make('i'), kind, 100 * ms / mean.step_ms + '%'); part.title = `${name} ${time(ms * 1e3)}`; bar.append(part); }
   $('time-parts').replaceChildren(bar, make('ul', { class: 'legend' }, ...known.filter(([, ms]) => ms > 0).map(([name, ms, kind]) => make('li', {}, dot(kind), `${name} ${time(ms * 1e3)} (${percent(ms, mean.step_ms)})`))));
-  const NOTE = { again: ' (again)', offload: ' (to the host)', prefetch: ' (from the host)', await: ' (for a copy)' };
+  const NOTE = { again: ' (again)', offload: ' (to the host)', prefetch: ' (from the host)', await: ' (for a copy or other ranks)' };
   const head = names => make('thead', {}, make('tr', {}, ...names.map((name, i) => make('th', { class: i ? 'n' : null, text: name }))));
   const cell = text => make('td', { class: 'n', text });
   $('time-rows').replaceChildren(head(['what', 'calls', 'in all', 'one', 'share', 'predicted', 'bytes']), make('tbody', {}, ...profile.rows.slice(0, 40).map(r => make('tr', {},

@@ -17,6 +17,7 @@ const PARTS: &[(&str, &str)] = &[
     ("{{charts.js}}", include_str!("../assets/charts.js")),
     ("{{map.js}}", include_str!("../assets/map.js")),
     ("{{time.js}}", include_str!("../assets/time.js")),
+    ("{{ranks.js}}", include_str!("../assets/ranks.js")),
     ("{{page.js}}", include_str!("../assets/page.js")),
 ];
 

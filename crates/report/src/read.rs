@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use plimsoll_record::{Epoch, Event, Frontier, Ledger, Profile, Record, Run, Step, Steps, parse};
+use plimsoll_record::{Epoch, Event, Frontier, Ledger, Profile, Ranks, Record, Run, Step, Steps, parse};
 
 use crate::error::{Error, Result};
 
@@ -72,6 +72,10 @@ fn read_run(folder: &Path) -> Result<Record> {
     }
     if let Some(text) = text(&file("ledger.json"))? {
         run.ledger = Ledger::parse(&text, &shown("ledger.json"))?.rows;
+    }
+    if let Some(text) = text(&file("ranks.json"))? {
+        let ranks: Ranks = parse(&text, &shown("ranks.json"), false)?;
+        run.ranks = Some(ranks).filter(|ranks| ranks.rows.len() > 1);
     }
     run.sum_up(&record.plan);
     record.run = Some(run);

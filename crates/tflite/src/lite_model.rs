@@ -8,40 +8,41 @@ use rustc_hash::FxHashMap;
 use crate::ops::OpCode;
 use crate::options::Options;
 
-/// The type of a tensor's elements.
+/// The type of a tensor's elements, each with its number in the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
+#[repr(i8)]
 pub enum ElementType {
-    F32,
-    F16,
-    I32,
-    U8,
-    I64,
-    Bool,
-    I16,
-    I8,
+    F32 = 0,
+    F16 = 1,
+    I32 = 2,
+    U8 = 3,
+    I64 = 4,
+    Bool = 6,
+    I16 = 7,
+    I8 = 9,
 }
 
 impl ElementType {
-    const NUMBERS: [(ElementType, i8); 8] = [
-        (ElementType::F32, 0),
-        (ElementType::F16, 1),
-        (ElementType::I32, 2),
-        (ElementType::U8, 3),
-        (ElementType::I64, 4),
-        (ElementType::Bool, 6),
-        (ElementType::I16, 7),
-        (ElementType::I8, 9),
+    const ALL: [ElementType; 8] = [
+        ElementType::F32,
+        ElementType::F16,
+        ElementType::I32,
+        ElementType::U8,
+        ElementType::I64,
+        ElementType::Bool,
+        ElementType::I16,
+        ElementType::I8,
     ];
 
     /// Its number in the schema.
     pub(crate) fn number(self) -> i8 {
-        ElementType::NUMBERS.iter().find(|(ty, _)| *ty == self).map_or(0, |(_, n)| *n)
+        self as i8
     }
 
     /// The type of a number.
     pub(crate) fn of(number: i8) -> Option<ElementType> {
-        ElementType::NUMBERS.iter().find(|(_, n)| *n == number).map(|(ty, _)| *ty)
+        ElementType::ALL.into_iter().find(|ty| ty.number() == number)
     }
 
     /// Bytes of an element.

@@ -4,7 +4,7 @@ use plimsoll_data::Watch;
 use plimsoll_device::Bytes;
 use plimsoll_nn::{Measure, Plateau};
 use plimsoll_run::PlanFigures;
-use plimsoll_run::record::Event;
+use plimsoll_run::record::{Event, Ranks};
 
 use crate::error::Result;
 use crate::live::LiveModel;
@@ -95,6 +95,9 @@ pub struct EpochEvent {
     /// The memory it took.
     #[serde(flatten)]
     pub memory: EpochMemory,
+    /// What each rank came to, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Ranks>,
 }
 
 /// Where the time of an epoch went.

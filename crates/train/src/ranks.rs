@@ -7,11 +7,12 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use plimsoll_data::Dataset;
-use plimsoll_device::Peers;
 use plimsoll_device::backend::Fault;
+use plimsoll_device::{Peers, process};
 use plimsoll_graph::ops::Rank;
 use plimsoll_nn::Training;
-use plimsoll_run::StepPlan;
+use plimsoll_run::record::{RankRow, Ranks};
+use plimsoll_run::{Counted, StepPlan};
 
 use crate::error::{Error, Result};
 use crate::program;
@@ -61,6 +62,44 @@ impl Trainer {
             true => Ok(self.as_first([f64::from(u8::from(own))])?[0] > 0.0),
             false => Ok(own),
         }
+    }
+
+    /// What each rank has come to in the epoch at hand; none where it trains alone.
+    pub(crate) fn rank_rows(&self, counted: &Counted) -> Result<Option<Ranks>> {
+        const FIGURES: usize = 7;
+        let Some(ranks) = self.ranks()? else { return Ok(None) };
+        let Rank { rank, ranks: n, .. } = ranks.rank();
+        let (traffic, progress) = (ranks.traffic(), &self.progress);
+        let planned = self.training.as_ref().map_or(0, |training| training.info().planned.get());
+        let own: [f64; FIGURES] = [
+            planned as f64,
+            counted.peak.get() as f64,
+            process::peak_resident().map_or(0, |bytes| bytes.get()) as f64,
+            traffic.sent as f64,
+            traffic.received as f64,
+            progress.stepping,
+            progress.waiting,
+        ];
+        let mut all = vec![0.0; FIGURES * n];
+        all[FIGURES * rank..][..FIGURES].copy_from_slice(&own);
+        ranks.sum(&mut all).map_err(failed)?;
+        let row = |(rank, figures): (usize, &[f64])| RankRow {
+            rank: rank as u64,
+            planned_bytes: figures[0] as u64,
+            peak_bytes: figures[1] as u64,
+            host_peak_bytes: figures[2] as u64,
+            sent_bytes: figures[3] as u64,
+            received_bytes: figures[4] as u64,
+            step_seconds: figures[5],
+            waiting_seconds: figures[6],
+        };
+        Ok(Some(Ranks {
+            epoch: progress.epoch + 1,
+            by: ranks.by().to_string(),
+            parallel: self.parallel.to_string(),
+            rows: all.chunks(FIGURES).enumerate().map(row).collect(),
+            ..Ranks::default()
+        }))
     }
 
     /// Adds up numbers of all ranks.

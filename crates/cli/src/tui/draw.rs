@@ -1,6 +1,7 @@
 //! Turns the state of a run into a screen: the memory limit and what is taken of it, the loss, the pipeline, what happened.
 
 use plimsoll::data::StageCount;
+use plimsoll::internals::run::record::Ranks;
 use plimsoll::prelude::*;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -38,21 +39,27 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, live: &Live) {
     }
     let kinds = state.kinds.len().clamp(4, 10) as u16 + 2;
     let stages = live.stages.len().clamp(2, 6) as u16 + 3;
+    // As many ranks as there is room for; the title says how many there are.
+    let of_ranks = state.ranks.as_ref().map_or(0, |ranks| ranks.rows.len().min(8) as u16 + 3);
     let rows = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Min(kinds),
+        Constraint::Length(of_ranks),
         Constraint::Length(stages),
         Constraint::Length(1),
     ]);
-    let [head, epoch, load, middle, bottom, foot] = rows.areas(frame.area());
+    let [head, epoch, load, middle, others, bottom, foot] = rows.areas(frame.area());
     let [left, right] = Layout::horizontal([Constraint::Length(44), Constraint::Min(10)]).areas(middle);
     frame.render_widget(Paragraph::new(heading(state)), head);
     epoch_bar(frame, state, epoch);
     memory_bar(frame, state, live, load);
     by_kind(frame, state, left);
     losses(frame, state, right);
+    if let Some(ranks) = &state.ranks {
+        by_rank(frame, ranks, state.memory_limit, others);
+    }
     let [left, right] = Layout::horizontal([Constraint::Length(44), Constraint::Min(10)]).areas(bottom);
     pipeline(frame, live, left);
     events(frame, state, right);
@@ -139,6 +146,39 @@ fn by_kind(frame: &mut Frame<'_>, state: &State, area: Rect) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" memory by kind ")), area);
 }
 
+fn by_rank(frame: &mut Frame<'_>, ranks: &Ranks, limit: Option<Bytes>, area: Rect) {
+    let mut lines = vec![Line::styled(
+        format!(
+            "{:<6}{:>11}{:>11}{:>12}{:>12}{:>10}{:>10}",
+            "rank", "planned", "at most", "sent", "received", "steps", "waiting"
+        ),
+        Style::new().add_modifier(Modifier::DIM),
+    )];
+    lines.extend(ranks.rows.iter().map(|row| {
+        let bytes = |n: u64| Bytes(n).to_string();
+        let text = format!(
+            "{:<6}{:>11}{:>11}{:>12}{:>12}{:>8.1} s{:>8.1} s",
+            row.rank,
+            bytes(row.planned_bytes),
+            bytes(row.peak_bytes),
+            bytes(row.sent_bytes),
+            bytes(row.received_bytes),
+            row.step_seconds,
+            row.waiting_seconds
+        );
+        let is_over = limit.is_some_and(|limit| row.peak_bytes > limit.get());
+        Line::styled(text, if is_over { Style::new().fg(Color::Red) } else { Style::new() })
+    }));
+    let title = format!(
+        " {} ranks by {}, --parallel {}; after epoch {} ",
+        ranks.rows.len(),
+        ranks.by,
+        ranks.parallel,
+        ranks.epoch
+    );
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
+}
+
 fn losses(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let metrics: Vec<String> =
         state.metrics.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
@@ -194,6 +234,7 @@ fn events(frame: &mut Frame<'_>, state: &State, area: Rect) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll::internals::run::record::RankRow;
     use plimsoll::train::{Notice, StepEvent};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -283,6 +324,25 @@ mod tests {
         }
         // The curve: a braille character in the chart.
         assert!(text.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "{text}");
+    }
+
+    #[test]
+    fn each_of_several_ranks_has_a_row() {
+        let (mut state, live) = run();
+        assert!(!screen(110, 40, &state, &live).contains("ranks by"));
+        let row = |rank: u64| RankRow {
+            rank,
+            planned_bytes: 28 << 20,
+            peak_bytes: (20 + rank) << 20,
+            ..RankRow::default()
+        };
+        let rows = (0..3).map(row).collect();
+        state.ranks =
+            Some(Ranks { epoch: 2, by: "tcp".into(), parallel: "shard".into(), rows, ..Ranks::default() });
+        let text = screen(110, 40, &state, &live);
+        for word in ["3 ranks by tcp, --parallel shard; after epoch 2", "20 MiB", "21 MiB", "22 MiB"] {
+            assert!(text.contains(word), "no {word:?} on\n{text}");
+        }
     }
 
     #[test]

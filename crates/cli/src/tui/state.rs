@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use plimsoll::internals::graph::counted;
 use plimsoll::internals::run::HostAccount;
+use plimsoll::internals::run::record::Ranks;
 use plimsoll::prelude::*;
 use plimsoll::train::{EpochEvent, Eta, Notice, RunPlan, StepEvent};
 
@@ -36,6 +37,8 @@ pub struct State {
     pub events: VecDeque<String>,
     /// The most the process has taken when the last epoch was over.
     pub peak: Bytes,
+    /// What each of several ranks had come to then.
+    pub ranks: Option<Ranks>,
 }
 
 impl State {
@@ -79,6 +82,7 @@ impl State {
         self.metrics.push(("loss".into(), epoch.loss));
         self.metrics.extend(epoch.metrics.iter().cloned());
         self.peak = Bytes(epoch.memory.device_peak_bytes);
+        self.ranks.clone_from(&epoch.ranks);
         let metrics: String =
             epoch.metrics.iter().map(|(name, value)| format!("  {name} {value:.4}")).collect();
         self.event(format!(

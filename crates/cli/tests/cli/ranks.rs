@@ -76,6 +76,18 @@ fn ranks_of_the_command_train_as_one_and_only_the_first_prints_and_writes() {
     }
     let ledger = std::fs::read_to_string(std::path::Path::new(&out("three")).join("ledger.txt")).unwrap();
     assert!(ledger.contains("ranks"), "{ledger}");
+    // What each rank came to is on record, in the report too.
+    let three = std::fs::read_to_string(std::path::Path::new(&out("three")).join("ranks.json")).unwrap();
+    let three: Value = serde_json::from_str(&three).unwrap();
+    let rows = three["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &three["by"], &three["parallel"]), (3, &"tcp".into(), &"data".into()));
+    for (rank, row) in rows.iter().enumerate() {
+        assert!(row["rank"] == rank && bytes(row, "peak_bytes") > 1 << 20, "{row}");
+        assert!(bytes(row, "sent_bytes") > 0 && bytes(row, "planned_bytes") > 0, "{row}");
+    }
+    let report = lines(&["report", &out("three"), "--json"]).unwrap().remove(0);
+    assert_eq!(report["run"]["ranks"], three);
+    assert!(!std::path::Path::new(&out("one")).join("ranks.json").exists());
 }
 
 #[test]
@@ -158,7 +170,9 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     let parameters = of(0, "parameter_bytes");
     let sent = |row: usize| of(row, "sent_inside_bytes") + of(row, "sent_between_bytes");
     assert!((sent(0) / (2.0 * parameters * 1023.0 / 1024.0) - 1.0).abs() < 1e-3);
-    assert!((sent(2) / sent(0) - 1.0).abs() < 1e-3 && (sent(3) / sent(0) - 1.5).abs() < 1e-3);
+    // Shards of short parameters are filled up with zeros; with parameters in shards, vectors stay whole and go twice, all else three times.
+    assert!((sent(2) / sent(0) - 1.0).abs() < 0.01, "{} {}", sent(2), sent(0));
+    assert!((1.4..1.5).contains(&(sent(3) / sent(0))), "{} {}", sent(3), sent(0));
     assert!(of(0, "exchange_seconds") > 0.0 && of(0, "exchange_seconds") < of(0, "predicted_seconds"));
     // More machines for as many ranks: more goes between machines.
     let near = said("--batch 64 --ranks 16 --nodes 2 --json").unwrap().remove(0);
@@ -234,6 +248,11 @@ fn what_is_not_built_and_what_differs_is_refused_by_name() {
     let why = refused(&format!("plan {SMALL} --ranks 3 --parallel data+tensor"));
     assert!(why.contains("3 ranks are not 2 groups"), "{why}");
     assert!(refused(&format!("train {SMALL} --ranks 0")).contains("--ranks 0"));
+    // What another rank than the first has to say carries its number.
+    let of_two = ranks(2, "train cnn --data digits --threads 1 --json --memory 100MiB --batch auto");
+    let said: Vec<String> = run(of_two).into_iter().map(|rank| rank.err().unwrap_or_default()).collect();
+    assert!(said[0].contains("plimsoll: --batch auto looks for"), "{said:?}");
+    assert!(said[1].contains("plimsoll: rank 1: ") || said[1].is_empty(), "{said:?}");
     for parallel in ["data", "pipeline"] {
         let scratch = Scratch::new(&format!("ranks-differ-{parallel}"));
         let settings =

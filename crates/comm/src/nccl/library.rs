@@ -62,8 +62,12 @@ functions! {
 }
 
 functions! {
-    /// Events of the CUDA driver.
+    /// Streams and events of the CUDA driver, and memory to try a link with.
     Driver {
+        stream_create: "cuStreamCreate" fn(*mut Opaque, c_uint) -> c_int;
+        stream_destroy: "cuStreamDestroy_v2" fn(Opaque) -> c_int;
+        mem_alloc: "cuMemAlloc_v2" fn(*mut u64, usize) -> c_int;
+        mem_free: "cuMemFree_v2" fn(u64) -> c_int;
         event_create: "cuEventCreate" fn(*mut Opaque, c_uint) -> c_int;
         event_record: "cuEventRecord" fn(Opaque, Opaque) -> c_int;
         event_query: "cuEventQuery" fn(Opaque) -> c_int;

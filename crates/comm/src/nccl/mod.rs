@@ -1,13 +1,14 @@
-//! Ranks whose values lie on cards: NCCL's calls on device pointers and a stream, behind the same trait.
+//! Ranks whose values lie on cards: NCCL's calls on device pointers, on a stream of their own, behind the same trait.
 //!
-//! The order of additions is NCCL's own, so that bits are those of NCCL and not of the other backends. Calls are queued on the stream in
+//! The order of additions is NCCL's own, so that bits are those of NCCL and not of the other backends. Calls are queued on that stream in
 //! the order in which they are started; no header is exchanged for each, so ranks compare their plans before ([`crate::agree`]).
 
 mod library;
+mod on_cards;
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::call::{Call, Kind};
@@ -18,6 +19,7 @@ use crate::error::{CommError, Result};
 use crate::schedule::Schedule;
 use crate::shard::shard;
 use library::{Driver, Nccl, Opaque, data_type, reduction};
+pub use on_cards::OnCards;
 
 /// Names the library where it is not in the loader's path.
 pub const LIBRARY_VARIABLE: &str = "PLIMSOLL_NCCL";
@@ -26,6 +28,16 @@ pub const LIBRARY_VARIABLE: &str = "PLIMSOLL_NCCL";
 const NO_TIMING: u32 = 2;
 const NOT_READY: c_int = 600;
 
+/// A stream that does not wait for the context's default one (`CU_STREAM_NON_BLOCKING`).
+const NON_BLOCKING: u32 = 1;
+
+/// NCCL with its version, and the driver; what is missing, otherwise.
+fn load() -> Result<(String, Nccl, Driver), String> {
+    let path = std::env::var(LIBRARY_VARIABLE).ok().filter(|path| !path.is_empty());
+    let nccl = Nccl::load(path.as_deref())?;
+    Ok((nccl.version()?, nccl, Driver::load()?))
+}
+
 /// Ranks connected by NCCL.
 pub struct Cards<C: Communicator> {
     nccl: Nccl,
@@ -33,7 +45,7 @@ pub struct Cards<C: Communicator> {
     name: String,
     communicator: Opaque,
     stream: Opaque,
-    host: C,
+    host: Arc<C>,
     timeout: Duration,
     own_bytes: u64,
     state: Mutex<State>,
@@ -56,23 +68,17 @@ impl<C: Communicator> Cards<C> {
     /// Connects the cards of ranks that are connected on the host already. `held` says how many bytes of its card this process holds: what NCCL
     /// takes for itself is measured ([`Communicator::own_bytes`]).
     ///
+    /// Calls go on a stream of their own, so that kernels run beside them: what a call reads is there before it is started, and whoever reads its
+    /// result waits for it first.
+    ///
     /// # Safety
-    /// `stream` is a stream (`CUstream`) of the context that is current on this thread, and outlives this. That context is current on every
-    /// thread that makes calls.
+    /// The context of the card is current on this thread and on every one that makes calls, and outlives this.
     ///
     /// # Errors
     /// A library is missing, or NCCL refuses; the other ranks hear of it. A rank that ends while NCCL connects them is not seen by this: NCCL waits
     /// for it.
-    pub unsafe fn connect(
-        host: C,
-        stream: *mut std::ffi::c_void,
-        timeout: Duration,
-        held: &dyn Fn() -> u64,
-    ) -> Result<Cards<C>> {
-        let path = std::env::var(LIBRARY_VARIABLE).ok().filter(|path| !path.is_empty());
-        let loaded =
-            Nccl::load(path.as_deref()).and_then(|nccl| Ok((nccl.version()?, nccl, Driver::load()?)));
-        let (version, nccl, driver) = loaded.map_err(|why| {
+    pub unsafe fn connect(host: Arc<C>, timeout: Duration, held: &dyn Fn() -> u64) -> Result<Cards<C>> {
+        let (version, nccl, driver) = load().map_err(|why| {
             let why = format!(
                 "cards of several ranks need NCCL and the driver of NVIDIA: {why}; install libnccl2, or name it with {LIBRARY_VARIABLE}=PATH"
             );
@@ -96,6 +102,14 @@ impl<C: Communicator> Cards<C> {
         // SAFETY: the id of rank 0 on all ranks, and a place for the communicator.
         let code = unsafe { (nccl.comm_init_rank)(&mut communicator, ranks, id, rank) };
         nccl.check("ncclCommInitRank", code).map_err(refused)?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: a place for the stream; the caller promises a context.
+        let code = unsafe { (driver.stream_create)(&mut stream, NON_BLOCKING) };
+        if code != 0 {
+            // SAFETY: nothing was called of it.
+            unsafe { (nccl.comm_abort)(communicator) };
+            return Err(refused(format!("cuStreamCreate failed with {code}")));
+        }
         let own_bytes = held().saturating_sub(before);
         let name = format!("NCCL {version}");
         let state = Mutex::default();
@@ -148,7 +162,7 @@ impl<C: Communicator> Cards<C> {
                     nccl.check("ncclBroadcast", code)
                 }),
                 Kind::Broadcast { root } => {
-                    let code = (nccl.broadcast)(output, output, call.len, dtype, root as c_int, comm, stream);
+                    let code = (nccl.broadcast)(input, output, call.len, dtype, root as c_int, comm, stream);
                     nccl.check("ncclBroadcast", code)
                 }
                 Kind::Send { to } => {
@@ -337,6 +351,8 @@ impl<C: Communicator> Drop for Cards<C> {
             // SAFETY: nothing is under way, and nothing is called afterwards.
             unsafe { (self.nccl.comm_destroy)(self.communicator) };
         }
+        // SAFETY: the stream is this communicator's own, which is gone.
+        unsafe { (self.driver.stream_destroy)(self.stream) };
     }
 }
 
@@ -352,9 +368,8 @@ mod tests {
         }
         let mut ranks = local::ranks(2, Duration::from_secs(10));
         let other = ranks.remove(1);
-        // SAFETY: there is no card, and so no stream.
-        let refused =
-            unsafe { Cards::connect(ranks.remove(0), std::ptr::null_mut(), Duration::from_secs(1), &|| 0) };
+        // SAFETY: there is no card, and so no call is made.
+        let refused = unsafe { Cards::connect(Arc::new(ranks.remove(0)), Duration::from_secs(1), &|| 0) };
         let why = refused.err().unwrap().to_string();
         assert!(why.starts_with("cards of several ranks need NCCL and the driver of NVIDIA: lib"), "{why}");
         let heard = other.barrier().unwrap_err().to_string();

@@ -9,10 +9,9 @@ use plimsoll_comm::{Buffers, Call, Communicator, Kind, Reduce, local};
 use plimsoll_graph::DType;
 use plimsoll_testing::{alone, group};
 
-/// As much of the CUDA driver as a test needs: a context, a stream and one block of memory.
+/// As much of the CUDA driver as a test needs: a context and one block of memory.
 struct Card {
     driver: Library,
-    stream: *mut c_void,
     block: u64,
 }
 
@@ -27,7 +26,7 @@ impl Card {
         }
         // SAFETY: as above.
         let driver = unsafe { Library::new("libcuda.so.1") }.map_err(|e| e.to_string())?;
-        let mut card = Card { driver, stream: std::ptr::null_mut(), block: 0 };
+        let mut card = Card { driver, block: 0 };
         let (mut device, mut context): (c_int, *mut c_void) = (0, std::ptr::null_mut());
         // SAFETY: the driver's functions, each with the arguments of its header.
         unsafe {
@@ -43,14 +42,11 @@ impl Card {
                 |f| f(&mut context, device),
             );
             card.call::<unsafe extern "C" fn(*mut c_void) -> c_int>("cuCtxSetCurrent", |f| f(context));
-            let (mut stream, mut block) = (std::ptr::null_mut(), 0);
-            card.call::<unsafe extern "C" fn(*mut *mut c_void, c_uint) -> c_int>("cuStreamCreate", |f| {
-                f(&mut stream, 0)
-            });
+            let mut block = 0;
             card.call::<unsafe extern "C" fn(*mut u64, usize) -> c_int>("cuMemAlloc_v2", |f| {
                 f(&mut block, BLOCK)
             });
-            (card.stream, card.block) = (stream, block);
+            card.block = block;
         }
         Ok(card)
     }
@@ -93,9 +89,9 @@ fn a_world_of_one_card_gives_back_what_it_was_given() {
     let Some(card) = group("nccl", Card::open()) else { return };
     let _alone = alone();
     let host = local::ranks(1, Duration::from_secs(10)).remove(0);
-    // SAFETY: the stream of the context that is current on this thread.
-    let cards =
-        unsafe { Cards::connect(host, card.stream, Duration::from_secs(10), &|| card.taken()) }.unwrap();
+    let host = std::sync::Arc::new(host);
+    // SAFETY: a context is current on this thread.
+    let cards = unsafe { Cards::connect(host, Duration::from_secs(10), &|| card.taken()) }.unwrap();
     println!("{} took {} MiB of the card", cards.backend(), cards.own_bytes() >> 20);
     assert!(cards.own_bytes() > 0, "what NCCL takes is counted");
     let kinds = [

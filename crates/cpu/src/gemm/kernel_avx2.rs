@@ -9,8 +9,6 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Fma;
 
-const GROUP: usize = 8;
-
 /// Eight set lanes followed by eight clear ones: a load at `8 - n` gives the mask for `n` lanes.
 static LANE_MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -84,25 +82,12 @@ unsafe fn load<T: Scalar>(src: *const T) -> __m256 {
 // SAFETY: (of the functions below) the bounds are those of the trait; tails go one by one or under a mask.
 impl Simd for Avx2Fma {
     const LANES: usize = 8;
-    const ROWS: usize = 6;
-    const GROUP: usize = GROUP;
-
     const KERNELS: [&'static [[TileFn; 2]]; 2] = [&KERNELS[0], &KERNELS[1]];
 
     #[inline(always)]
-    unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
-        // SAFETY: the caller gives `n` readable and writable numbers.
-        unsafe {
-            let mut i = 0;
-            while i + 8 <= n {
-                _mm256_storeu_ps(dst.add(i), load(src.add(i)));
-                i += 8;
-            }
-            while i < n {
-                *dst.add(i) = (*src.add(i)).to_f32();
-                i += 1;
-            }
-        }
+    unsafe fn widen_vector<T: Scalar>(src: *const T, dst: *mut f32) {
+        // SAFETY: the caller gives eight readable and writable numbers.
+        unsafe { _mm256_storeu_ps(dst, load(src)) }
     }
 
     #[inline(always)]

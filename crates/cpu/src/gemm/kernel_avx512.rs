@@ -9,8 +9,6 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
-const GROUP: usize = 16;
-
 #[inline(always)]
 unsafe fn load_masked(from: *const f32, mask: __mmask16) -> __m512 {
     // SAFETY: the caller gives readable memory wherever the mask is set, on a processor with AVX-512.
@@ -188,25 +186,12 @@ unsafe fn transpose_16(r: &mut [__m512; 16]) {
 // SAFETY: (of the functions below) the bounds are those of the trait; masks keep the tails inside them.
 impl Simd for Avx512 {
     const LANES: usize = 16;
-    const ROWS: usize = 14;
-    const GROUP: usize = GROUP;
-
     const KERNELS: [&'static [[TileFn; 2]]; 2] = [&KERNELS[0], &KERNELS[1]];
 
     #[inline(always)]
-    unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
-        // SAFETY: the caller gives `n` readable and writable numbers.
-        unsafe {
-            let mut i = 0;
-            while i + 16 <= n {
-                _mm512_storeu_ps(dst.add(i), load(src.add(i), 0xffff));
-                i += 16;
-            }
-            if i < n {
-                let m = mask(n - i);
-                _mm512_mask_storeu_ps(dst.add(i), m, load(src.add(i), m));
-            }
-        }
+    unsafe fn widen_vector<T: Scalar>(src: *const T, dst: *mut f32) {
+        // SAFETY: the caller gives sixteen readable and writable numbers.
+        unsafe { _mm512_storeu_ps(dst, load(src, 0xffff)) }
     }
 
     #[inline(always)]

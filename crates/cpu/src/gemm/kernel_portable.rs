@@ -1,6 +1,6 @@
 //! The micro-kernel in plain Rust, for processors without AVX2.
 
-use super::scalar::{Kind, Scalar};
+use super::scalar::Scalar;
 use super::tile::{Simd, Tile, TileFn};
 
 /// Plain Rust; the compiler's default vectors.
@@ -8,7 +8,6 @@ use super::tile::{Simd, Tile, TileFn};
 pub(crate) struct Portable;
 
 const LANES: usize = 8;
-const GROUP: usize = 4;
 
 unsafe fn tile<const H: usize, const V: usize, const BY_ROW: bool>(t: &Tile) {
     let mut acc = [[[0f32; LANES]; V]; H];
@@ -69,25 +68,18 @@ static KERNELS: [[[TileFn; 2]; 4]; 2] = [
 // SAFETY: (of the functions below) the bounds are those of the trait; no instruction set is needed.
 impl Simd for Portable {
     const LANES: usize = LANES;
-    const ROWS: usize = 4;
-    const GROUP: usize = GROUP;
-
+    const GROUP: usize = 4;
     const KERNELS: [&'static [[TileFn; 2]]; 2] = [&KERNELS[0], &KERNELS[1]];
 
     #[inline(always)]
-    unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
-        // SAFETY: the caller gives `n` readable and writable numbers that do not overlap.
-        unsafe {
-            match T::KIND {
-                Kind::F32 => std::ptr::copy_nonoverlapping(src.cast::<f32>(), dst, n),
-                _ => (0..n).for_each(|i| *dst.add(i) = (*src.add(i)).to_f32()),
-            }
-        }
+    unsafe fn widen_vector<T: Scalar>(src: *const T, dst: *mut f32) {
+        // SAFETY: the caller gives `LANES` readable and writable numbers.
+        unsafe { (0..LANES).for_each(|i| *dst.add(i) = (*src.add(i)).to_f32()) }
     }
 
     #[inline(always)]
     unsafe fn widen_group<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
-        // SAFETY: as in `widen`.
+        // SAFETY: the caller gives `n` readable and writable numbers.
         unsafe { (0..n).for_each(|i| *dst.add(i) = (*src.add(i)).to_f32()) }
     }
 

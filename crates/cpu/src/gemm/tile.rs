@@ -75,13 +75,13 @@ pub(crate) trait Simd: Copy + 'static {
     const LANES: usize;
     /// Columns of a full panel of B: two vectors.
     const PANEL: usize = 2 * Self::LANES;
-    /// Most rows of a tile.
-    const ROWS: usize;
     /// Column stride of a tile stored by column.
-    const GROUP: usize;
+    const GROUP: usize = Self::LANES;
 
     /// The micro-kernels of tiles stored by column, and by row: for each number of rows from 1 on, of one vector and of two.
     const KERNELS: [&'static [[TileFn; 2]]; 2];
+    /// Most rows of a tile.
+    const ROWS: usize = Self::KERNELS[0].len();
 
     /// The micro-kernel for `rows` rows (1 to `ROWS`) and `vectors` vectors (1 or 2).
     fn kernel(by_row: bool, rows: usize, vectors: usize) -> TileFn {
@@ -89,7 +89,25 @@ pub(crate) trait Simd: Copy + 'static {
     }
 
     /// `dst[i] = src[i]` for `i < n`.
-    unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize);
+    #[inline(always)]
+    unsafe fn widen<T: Scalar>(src: *const T, dst: *mut f32, n: usize) {
+        // SAFETY: the caller gives `n` readable and writable numbers.
+        unsafe {
+            let mut i = 0;
+            while i + Self::LANES <= n {
+                Self::widen_vector(src.add(i), dst.add(i));
+                i += Self::LANES;
+            }
+            while i < n {
+                let rest = Self::GROUP.min(n - i);
+                Self::widen_group(src.add(i), dst.add(i), rest);
+                i += rest;
+            }
+        }
+    }
+
+    /// The same for `n = LANES`.
+    unsafe fn widen_vector<T: Scalar>(src: *const T, dst: *mut f32);
 
     /// The same for `n <= GROUP`, in one vector.
     unsafe fn widen_group<T: Scalar>(src: *const T, dst: *mut f32, n: usize);

@@ -266,21 +266,39 @@ KERNEL(statistics, P) {
     p.out_var[c] = var;
     p.out_rstd[c] = (A)1 / m_sqrt(var + (A)p.eps);
 }
+// What is taken off x in a thread's columns, and what the rest is multiplied by and has added to it, where anything is.
+struct Line {
+    A mean[N], scale[N], beta[N];
+    DEV Line(const P &p, const Columns &m, bool adds) {
+        for (int e = 0; e < N; e++) {
+            i64 c = m.c < m.columns ? m.c + e : 0;
+            mean[e] = p.mean[c];
+            scale[e] = p.rstd[c] * p.gamma[c];
+            beta[e] = adds ? p.beta[c] : (A)0;
+        }
+    }
+};
+// x less its mean, and dy as far as a relu lets it through.
+struct Slopes {
+    A off[N], d[N];
+    DEV Slopes(const P &p, const Line &line, i64 at) {
+        Pack<T, N> x = load_pack<T, N>(p.x, at), dy = load_pack<T, N>(p.dy, at);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            off[e] = (A)widen(x.v[e]) - line.mean[e];
+            d[e] = RELU && off[e] * line.scale[e] + line.beta[e] <= (A)0 ? (A)0 : (A)widen(dy.v[e]);
+        }
+    }
+};
 KERNEL(apply, P) {
     Columns m(p.positions, p.groups, p.pieces);
-    A mean[N], scale[N], beta[N];
-    for (int e = 0; e < N; e++) {
-        i64 c = m.c < m.columns ? m.c + e : 0;
-        mean[e] = p.mean[c];
-        scale[e] = p.rstd[c] * p.gamma[c];
-        beta[e] = p.beta[c];
-    }
+    Line line(p, m, true);
 #pragma unroll 4
     for (i64 r = m.start; r < m.end; r += DOWN) {
         Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c);
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            A y = ((A)widen(x.v[e]) - mean[e]) * scale[e] + beta[e];
+            A y = ((A)widen(x.v[e]) - line.mean[e]) * line.scale[e] + line.beta[e];
             x.v[e] = narrow<T>(RELU ? larger(y, (A)0) : y);
         }
         store_pack<T, N>(p.y, r * m.columns + m.c, x);
@@ -288,23 +306,16 @@ KERNEL(apply, P) {
 }
 KERNEL(scale_sums, P) {
     Columns m(p.positions, p.groups, p.pieces);
-    A sum[2][N], mean[N], scale[N], beta[N];
-    for (int e = 0; e < N; e++) {
-        i64 c = m.c < m.columns ? m.c + e : 0;
-        sum[0][e] = sum[1][e] = (A)0;
-        mean[e] = p.mean[c];
-        scale[e] = p.rstd[c] * p.gamma[c];
-        beta[e] = RELU ? p.beta[c] : (A)0;
-    }
+    Line line(p, m, RELU);
+    A sum[2][N];
+    for (int e = 0; e < N; e++) sum[0][e] = sum[1][e] = (A)0;
 #pragma unroll 4
     for (i64 r = m.start; r < m.end; r += DOWN) {
-        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c), dy = load_pack<T, N>(p.dy, r * m.columns + m.c);
+        Slopes s(p, line, r * m.columns + m.c);
 #pragma unroll
         for (int e = 0; e < N; e++) {
-            A off = (A)widen(x.v[e]) - mean[e];
-            A d = RELU && off * scale[e] + beta[e] <= (A)0 ? (A)0 : (A)widen(dy.v[e]);
-            sum[0][e] += d * off;
-            sum[1][e] += d;
+            sum[0][e] += s.d[e] * s.off[e];
+            sum[1][e] += s.d[e];
         }
     }
     for (int e = 0; e < N; e++) sum[0][e] *= p.rstd[m.c < m.columns ? m.c + e : 0];
@@ -313,26 +324,21 @@ KERNEL(scale_sums, P) {
 KERNEL(backward, P) {
     Columns m(p.positions, p.groups, p.pieces);
     // dx = scale · dy + slope · (x − mean) + offset, a line a column.
-    A scale[N], slope[N], offset[N], mean[N], beta[N];
+    Line line(p, m, RELU);
+    A slope[N], offset[N];
     for (int e = 0; e < N; e++) {
         i64 c = m.c < m.columns ? m.c + e : 0;
         A count = (A)p.positions;
-        scale[e] = p.rstd[c] * p.gamma[c];
-        slope[e] = -scale[e] * p.rstd[c] * p.dgamma[c] / count;
-        offset[e] = -scale[e] * p.dbeta[c] / count;
-        mean[e] = p.mean[c];
-        beta[e] = RELU ? p.beta[c] : (A)0;
+        slope[e] = -line.scale[e] * p.rstd[c] * p.dgamma[c] / count;
+        offset[e] = -line.scale[e] * p.dbeta[c] / count;
     }
 #pragma unroll 4
     for (i64 r = m.start; r < m.end; r += DOWN) {
-        Pack<T, N> x = load_pack<T, N>(p.x, r * m.columns + m.c), dy = load_pack<T, N>(p.dy, r * m.columns + m.c);
+        Slopes s(p, line, r * m.columns + m.c);
+        Pack<T, N> dx;
 #pragma unroll
-        for (int e = 0; e < N; e++) {
-            A off = (A)widen(x.v[e]) - mean[e];
-            A d = RELU && off * scale[e] + beta[e] <= (A)0 ? (A)0 : (A)widen(dy.v[e]);
-            x.v[e] = narrow<T>(scale[e] * d + slope[e] * off + offset[e]);
-        }
-        store_pack<T, N>(p.y, r * m.columns + m.c, x);
+        for (int e = 0; e < N; e++) dx.v[e] = narrow<T>(line.scale[e] * s.d[e] + slope[e] * s.off[e] + offset[e]);
+        store_pack<T, N>(p.y, r * m.columns + m.c, dx);
     }
 }
 #endif

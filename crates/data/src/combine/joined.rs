@@ -7,7 +7,7 @@ use super::fingerprint;
 use super::piped::Piped;
 use crate::error::Result;
 use crate::sample::{FieldSpec, SampleMut};
-use crate::source::{Scratch, Source};
+use crate::source::{Scratch, Source, spec_and_len};
 
 /// What sources of several parts have in common.
 macro_rules! of_parts {
@@ -79,13 +79,7 @@ impl Zipped {
 }
 
 impl Source for Zipped {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
+    spec_and_len!(len);
 
     fn read(&self, index: u64, scratch: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
         for (part, fields) in self.parts.iter().zip(&self.fields) {

@@ -1,6 +1,6 @@
 //! Turns closures and iterators into sources.
 
-use super::{Scratch, Source, Stream, StreamSource};
+use super::{Scratch, Source, Stream, StreamSource, spec_and_len};
 use crate::error::Result;
 use crate::sample::{FieldSpec, SampleMut};
 
@@ -12,13 +12,7 @@ pub(crate) struct Function<F> {
 }
 
 impl<F: Fn(u64, &mut SampleMut<'_>) -> Result<()> + Send + Sync> Source for Function<F> {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
-
-    fn len(&self) -> u64 {
-        self.len
-    }
+    spec_and_len!(len);
 
     fn read(&self, index: u64, _: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
         (self.f)(index, out).map_err(|error| error.in_stage("source", index))

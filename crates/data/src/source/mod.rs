@@ -51,6 +51,20 @@ pub(crate) use subset::Subset;
 pub(crate) use table::Table;
 pub(crate) use text::Text;
 
+/// What a sample looks like and how many there are, of a [`Source`] that has both as fields.
+macro_rules! spec_and_len {
+    ($len:ident) => {
+        fn spec(&self) -> &[FieldSpec] {
+            &self.spec
+        }
+
+        fn len(&self) -> u64 {
+            self.$len
+        }
+    };
+}
+pub(crate) use spec_and_len;
+
 /// Samples that can be read in any order, by many threads.
 pub trait Source: Send + Sync {
     /// What a sample looks like.

@@ -6,7 +6,7 @@
 use plimsoll_graph::DType;
 use plimsoll_graph::philox::mix;
 
-use super::{Scratch, Source};
+use super::{Scratch, Source, spec_and_len};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::sample::{FieldSpec, SampleMut};
@@ -87,13 +87,7 @@ fn write_number(dtype: DType, draw: Draw, bits: u32, slot: &mut [u8]) {
 }
 
 impl Source for Random {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
-
-    fn len(&self) -> u64 {
-        self.count
-    }
+    spec_and_len!(count);
 
     fn read(&self, index: u64, _: &mut Scratch, out: &mut SampleMut<'_>) -> Result<()> {
         (0..self.spec.len()).for_each(|field| self.write(index, field, out.bytes_mut(field)));

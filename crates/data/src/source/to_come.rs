@@ -1,7 +1,7 @@
 //! Turns the fields of rows that are yet to be written into data to plan with.
 
 use super::array::reading;
-use super::{Scratch, Source};
+use super::{Scratch, Source, spec_and_len};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::sample::{FieldSpec, SampleMut};
@@ -13,13 +13,7 @@ struct RowsToCome {
 }
 
 impl Source for RowsToCome {
-    fn spec(&self) -> &[FieldSpec] {
-        &self.spec
-    }
-
-    fn len(&self) -> u64 {
-        self.count
-    }
+    spec_and_len!(count);
 
     fn read(&self, _: u64, _: &mut Scratch, _: &mut SampleMut<'_>) -> Result<()> {
         Err(Error::Empty { origin: self.name(), why: "they are there to plan with".to_owned() })

@@ -30,12 +30,8 @@ impl DiskBlock {
 }
 
 impl HostBlock for DiskBlock {
-    fn ptr(&self) -> *mut u8 {
-        self.at
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
+    fn place(&self) -> (*mut u8, usize) {
+        (self.at, self.bytes)
     }
 }
 

@@ -120,24 +120,20 @@ impl Origins<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example::{Dice, Domain};
-    use crate::ops::Rank;
     use crate::passes::optimize;
-    use crate::reference::{Array, interpret};
-    use crate::{DType, ExchangeOps, Site, Sym, TensorOps, Trace, Type, gradients};
+    use crate::passes::testing::{FIRST_OF_TWO, assert_same, parameters};
+    use crate::{ExchangeOps, Site, Sym, TensorOps, Trace, gradients};
 
     #[test]
     fn parameters_that_nobody_reads_on_the_way_back_are_not_gathered_there() {
-        let of = Rank::new(0, 2);
         let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F64, [3, 4]));
-        let shards = [0, 1].map(|i| trace.input(&format!("w{i}"), Type::new(DType::F64, [8])));
+        let (x, shards) = parameters(&trace, 2, &[8]);
         let layer = |x: Sym, shard: &Sym| {
-            let weight = shard.all_gather_anew(of, [16]).unwrap().reshape([4, 4]).unwrap();
+            let weight = shard.all_gather_anew(FIRST_OF_TWO, [16]).unwrap().reshape([4, 4]).unwrap();
             x.matmul(&weight).unwrap().tanh().unwrap()
         };
         let loss = shards.iter().fold(x, layer).square().unwrap().sum(&[], false).unwrap();
-        let slopes = gradients(&[(&loss, None)], &shards.each_ref(), Site::here()).unwrap();
+        let slopes = gradients(&[(&loss, None)], &shards.iter().collect::<Vec<_>>(), Site::here()).unwrap();
         let slopes: Vec<Sym> = slopes.into_iter().map(Option::unwrap).collect();
         let graph = trace.finish(&slopes.iter().collect::<Vec<_>>()).unwrap();
         let gathered = |graph: &Graph| graph.nodes().iter().filter(|node| is_gathered_anew(node)).count();
@@ -147,12 +143,10 @@ mod tests {
 
     #[test]
     fn parameters_are_there_before_what_was_made_of_them_is_read() {
-        let of = Rank::new(0, 2);
         let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F64, [3, 4]));
-        let shards: Vec<Sym> =
-            (0..4).map(|i| trace.input(&format!("w{i}"), Type::new(DType::F64, [8]))).collect();
-        let weight = |i: usize| shards[i].all_gather_anew(of, [16]).unwrap().reshape([4, 4]).unwrap();
+        let (x, shards) = parameters(&trace, 4, &[8]);
+        let weight =
+            |i: usize| shards[i].all_gather_anew(FIRST_OF_TWO, [16]).unwrap().reshape([4, 4]).unwrap();
         let mut y = x.clone();
         for layer in 0..2 {
             let wide = y.matmul(&weight(2 * layer)).unwrap().tanh().unwrap();
@@ -184,10 +178,6 @@ mod tests {
         for pair in exchanges.windows(2) {
             assert_eq!(pair[1].inputs[1], pair[0].outputs[1], "{ahead}");
         }
-        let mut dice = Dice::new(3);
-        let inputs: Vec<Array> =
-            graph.inputs().iter().map(|v| Domain::Normal.fill(graph.ty(*v), &mut dice)).collect();
-        let (a, b) = (interpret(&graph, &inputs), interpret(&ahead, &inputs));
-        assert!(a.iter().zip(&b).all(|(a, b)| a.data == b.data));
+        assert_same(&graph, &ahead);
     }
 }

@@ -95,19 +95,14 @@ impl Order<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example::{Dice, Domain};
-    use crate::ops::Rank;
     use crate::passes::optimize;
-    use crate::reference::{Array, interpret};
-    use crate::{DType, ExchangeOps, Site, Sym, TensorOps, Trace, Type, gradients};
+    use crate::passes::testing::{FIRST_OF_TWO, assert_same, parameters};
+    use crate::{ExchangeOps, Site, TensorOps, Trace, gradients};
 
     #[test]
     fn a_gradient_is_exchanged_while_the_way_back_goes_on() {
-        let of = Rank::new(0, 2);
         let trace = Trace::new();
-        let x = trace.input("x", Type::new(DType::F64, [3, 4]));
-        let weights: Vec<Sym> =
-            (0..3).map(|i| trace.input(&format!("w{i}"), Type::new(DType::F64, [4, 4]))).collect();
+        let (x, weights) = parameters(&trace, 3, &[4, 4]);
         let mut y = x.clone();
         for w in &weights {
             y = y.matmul(w).unwrap().tanh().unwrap();
@@ -115,9 +110,9 @@ mod tests {
         let loss = y.square().unwrap().mean(&[0, 1], false).unwrap();
         let slopes = gradients(&[(&loss, None)], &weights.iter().collect::<Vec<_>>(), Site::here()).unwrap();
         // As ranks do it: the loss, then gradients, the last first, each with its share.
-        let mut outputs = vec![loss.mul_scalar(0.5).unwrap().all_reduce(of).unwrap()];
+        let mut outputs = vec![loss.mul_scalar(0.5).unwrap().all_reduce(FIRST_OF_TWO).unwrap()];
         for slope in slopes.into_iter().rev() {
-            outputs.push(slope.unwrap().mul_scalar(0.5).unwrap().all_reduce(of).unwrap());
+            outputs.push(slope.unwrap().mul_scalar(0.5).unwrap().all_reduce(FIRST_OF_TWO).unwrap());
         }
         let graph = trace.finish(&outputs.iter().collect::<Vec<_>>()).unwrap();
         let early = optimize(&graph).unwrap();
@@ -130,10 +125,6 @@ mod tests {
         for pair in places.windows(2) {
             assert_eq!(early.nodes()[pair[1]].inputs[1], early.nodes()[pair[0]].outputs[1], "{early}");
         }
-        let mut dice = Dice::new(3);
-        let inputs: Vec<Array> =
-            graph.inputs().iter().map(|v| Domain::Normal.fill(graph.ty(*v), &mut dice)).collect();
-        let (a, b) = (interpret(&graph, &inputs), interpret(&early, &inputs));
-        assert!(a.iter().zip(&b).all(|(a, b)| a.data == b.data));
+        assert_same(&graph, &early);
     }
 }

@@ -18,6 +18,8 @@ pub(crate) mod rewrite;
 pub mod sample;
 mod share;
 mod tail;
+#[cfg(test)]
+mod testing;
 
 pub use ahead::gather_ahead;
 pub use compact::compact;

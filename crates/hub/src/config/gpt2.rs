@@ -1,7 +1,7 @@
 //! The config of GPT-2: learned positions, no gates, layer norms.
 
 use super::shared::{activation, head_of, special_tokens, stored};
-use super::{Activation, Biases, Config, Dropout, Family, Layer};
+use super::{Activation, Biases, Caps, Config, Dropout, Family, Layer};
 use crate::fields::Fields;
 
 /// Reads what a config says of a GPT-2.
@@ -33,8 +33,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config, String> {
         biases: Biases { qkv: true, out: true, mlp: true },
         qk_norm: false,
         ropes: Vec::new(),
-        attention_cap: None,
-        logit_cap: None,
+        caps: Caps::default(),
         is_tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),
         dropout: Dropout {
             embedding: fields.number("embd_pdrop")?.unwrap_or(0.1),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shared::{activation, head_of, special_tokens, stored};
-use super::{Activation, Biases, Config, Dropout, Family, Layer};
+use super::{Activation, Biases, Caps, Config, Dropout, Family, Layer};
 use crate::fields::Fields;
 use crate::rope::{Around, Rope};
 
@@ -128,8 +128,7 @@ pub(super) fn read(fields: &mut Fields, family: Family) -> Result<Config, String
         },
         qk_norm: matches!(family, Family::Qwen3 | Family::Gemma3),
         ropes,
-        attention_cap,
-        logit_cap,
+        caps: Caps { attention: attention_cap, logits: logit_cap },
         is_tied: fields.flag("tie_word_embeddings")?.unwrap_or(usual.is_tied),
         dropout,
         stored: stored(fields)?,

@@ -202,7 +202,7 @@ impl Decoder {
         let [b, t] = [x.shape()[0], x.shape()[1]];
         let y = match config.dropout.attention > 0.0 && net.is_training() {
             true => self.dropped_attention(net, [&q, &k, &v], &sight.mask(own.window)?, own.scale)?,
-            false => sight.attended([&q, &k, &v], own.window, own.scale, config.attention_cap)?,
+            false => sight.attended([&q, &k, &v], own.window, own.scale, config.caps.attention)?,
         };
         let y = y.reshape([b, t, config.heads * config.head])?;
         let name = if config.family == Family::Gpt2 { "c_proj" } else { "o_proj" };
@@ -226,7 +226,7 @@ impl Decoder {
             q.reshape([b, t, kv, group, d])?.transpose(&[0, 2, 3, 1, 4])?.reshape([b, kv, group * t, d])?;
         let (k, v) = (k.transpose(&[0, 2, 1, 3])?, v.transpose(&[0, 2, 1, 3])?);
         let scores = q.matmul_with(&k, None, false, true)?.mul_scalar(scale)?;
-        let scores = capped(&scores, config.attention_cap)?.reshape([b, kv * group, t, s])?;
+        let scores = capped(&scores, config.caps.attention)?.reshape([b, kv * group, t, s])?;
         let weights = scores.add(hidden)?.softmax(-1)?;
         let weights = net.dropout("attention_weights", &weights, config.dropout.attention)?;
         let y = weights.reshape([b, kv, group * t, s])?.matmul(&v)?;

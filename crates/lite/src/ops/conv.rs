@@ -1,7 +1,7 @@
 //! CONV_2D, and what all convolutions share: windows, types of weights, how results of bytes are scaled.
 
 use super::layer::{Layer, Weights, Window};
-use super::products::{BLOCK, Kernel, Operands, Products};
+use super::products::{BLOCK, Kernel, Operands, Products, Sum};
 use super::window::Span;
 use super::{Call, Store, byte_range, fast};
 use crate::bytes::{chunks, f, half, i};
@@ -110,32 +110,58 @@ pub fn numbers(
     }
 }
 
+/// What kinds of convolution differ in.
+pub struct Kind {
+    /// The option with the activation; the dilations stand behind it.
+    pub activation: usize,
+    /// The axis of the weights along which the result's channels are.
+    pub axis: usize,
+    /// Numbers of a row of weights.
+    pub row: usize,
+    /// How its weights are packed, where they can be.
+    pub pack: Option<Pack>,
+}
+
+/// Packs weights for the kernels of this machine, if it has any.
+pub type Pack = fn(&mut Store, &Weights<'_, '_>) -> Option<fast::Packed>;
+
+impl Kind {
+    /// A convolution of operand, weights and result whose batches and channels fit.
+    pub fn prepare(
+        &self,
+        call: &Call<'_, '_>,
+        store: &mut Store,
+        operands: [&Tensor<'_>; 3],
+        deep: usize,
+    ) -> Result<Conv> {
+        let [of_x, of_weights, of_out] = call.fours(operands)?;
+        let ([_, weights, _], bias, [out_batch, out_height, out_width, channels]) =
+            (operands, call.optional(2), of_out);
+        let padding = call.option_byte(0)?;
+        let span = |axis: usize, stride: usize, dilation: usize| {
+            let (stride, dilation) = (call.option(stride, 0)?, call.option(dilation, 1)?);
+            Span::new(call, padding, of_x[axis], of_out[axis], of_weights[axis], stride, dilation)
+        };
+        let (y, x) = (span(1, 2, self.activation + 2)?, span(2, 1, self.activation + 1)?);
+        let range = call.activation(self.activation)?;
+        let numbers = numbers(call, store, operands, bias, (self.axis, channels), range)?;
+        let (taps, pixels) = (of_weights[1] * of_weights[2], out_batch * out_height * out_width);
+        let what = Weights { numbers: &numbers, weights, bias, taps, deep: self.row, channels, pixels };
+        let packed = self.pack.and_then(|pack| pack(store, &what));
+        Ok(Conv { y, x, in_channels: of_x[3], out_channels: channels, deep, numbers, packed })
+    }
+}
+
 /// Checks a CONV_2D.
 pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
-    let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    let [of_x, of_weights, of_out] = call.fours([x, weights, out])?;
-    let [batch, height, width, in_channels] = of_x;
-    let [channels, k_height, k_width, deep] = of_weights;
-    let [out_batch, out_height, out_width, out_channels] = of_out;
+    let operands = [call.input(0)?, call.input(1)?, call.output(0)?];
+    let [[batch, .., in_channels], [channels, .., deep], [out_batch, .., out_channels]] =
+        call.fours(operands)?;
     call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
     call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
     call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
-    let padding = call.option_byte(0)?;
-    let y = Span::new(call, padding, height, out_height, k_height, call.option(2, 0)?, call.option(5, 1)?)?;
-    let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(4, 1)?)?;
-    let range = call.activation(3)?;
-    let numbers = numbers(call, store, [x, weights, out], call.optional(2), (0, out_channels), range)?;
-    let what = Weights {
-        numbers: &numbers,
-        weights,
-        bias: call.optional(2),
-        taps: k_height * k_width,
-        deep,
-        channels: out_channels,
-        pixels: out_batch * out_height * out_width,
-    };
-    let packed = if deep == in_channels { fast::pack(store, &what) } else { None };
-    Ok(Conv { y, x: across, in_channels, out_channels, deep, numbers, packed })
+    let pack = (deep == in_channels).then_some(fast::pack as Pack);
+    Kind { activation: 3, axis: 0, row: deep, pack }.prepare(call, store, operands, deep)
 }
 
 /// Computes a CONV_2D.
@@ -212,7 +238,7 @@ pub fn dot_bytes(x: &[u8], weights: &[u8], zero: i32) -> i32 {
 
 impl Kernel for Conv {
     #[inline(always)]
-    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]) {
         let (deep, taps) = (self.deep, self.y.size * self.x.size);
         let mut places = [None; TAPS];
         for (pixel, out) in out.chunks_exact_mut(self.out_channels).enumerate() {
@@ -227,7 +253,7 @@ impl Kernel for Conv {
                     for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
                         self.each_tap(block * BLOCK + lane, first, places, |from, tap| {
                             let dot = products.dot(&x[from..from + deep], &weights[tap..tap + deep]);
-                            *sum = P::plus(*sum, dot);
+                            *sum = sum.plus(dot);
                         });
                     }
                 }

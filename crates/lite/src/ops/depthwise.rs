@@ -1,37 +1,20 @@
 //! DEPTHWISE_CONV_2D: every channel with a window of its own.
 
-use super::conv::{Conv, numbers};
-use super::layer::Weights;
-use super::products::{BLOCK, Kernel, Operands, Products};
-use super::window::Span;
+use super::conv::{Conv, Kind, Pack};
+use super::products::{BLOCK, Kernel, Operands, Products, Sum};
 use super::{Call, Store, fast};
 use crate::error::Result;
 
 /// Checks a DEPTHWISE_CONV_2D.
 pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
-    let (x, weights, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
-    let [of_x, of_weights, of_out] = call.fours([x, weights, out])?;
-    let [batch, height, width, in_channels] = of_x;
-    let [one, k_height, k_width, channels] = of_weights;
-    let [out_batch, out_height, out_width, out_channels] = of_out;
+    let operands = [call.input(0)?, call.input(1)?, call.output(0)?];
+    let [[batch, .., in_channels], [one, .., channels], [out_batch, .., out_channels]] =
+        call.fours(operands)?;
     call.ensure(batch == out_batch && channels == out_channels && one == 1, "its result has another shape")?;
     call.ensure(out_channels % in_channels == 0, "its weights do not fit the channels of its operand")?;
-    let padding = call.option_byte(0)?;
-    let y = Span::new(call, padding, height, out_height, k_height, call.option(2, 0)?, call.option(6, 1)?)?;
-    let across = Span::new(call, padding, width, out_width, k_width, call.option(1, 0)?, call.option(5, 1)?)?;
-    let range = call.activation(4)?;
-    let numbers = numbers(call, store, [x, weights, out], call.optional(2), (3, out_channels), range)?;
-    let what = Weights {
-        numbers: &numbers,
-        weights,
-        bias: call.optional(2),
-        taps: k_height * k_width,
-        deep: 1,
-        channels: out_channels,
-        pixels: out_batch * out_height * out_width,
-    };
-    let packed = if out_channels == in_channels { fast::pack_depthwise(store, &what) } else { None };
-    Ok(Conv { y, x: across, in_channels, out_channels, deep: out_channels / in_channels, numbers, packed })
+    let pack = (out_channels == in_channels).then_some(fast::pack_depthwise as Pack);
+    let kind = Kind { activation: 4, axis: 3, row: 1, pack };
+    kind.prepare(call, store, operands, out_channels / in_channels)
 }
 
 /// Computes a DEPTHWISE_CONV_2D.
@@ -49,7 +32,7 @@ struct Depthwise<'r>(&'r Conv);
 
 impl Kernel for Depthwise<'_> {
     #[inline(always)]
-    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]) {
         let conv = self.0;
         for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -60,13 +43,13 @@ impl Kernel for Depthwise<'_> {
                         let x = &x[from + first..from + first + out.len()];
                         let weights = &weights[tap + first..tap + first + out.len()];
                         for ((sum, x), w) in sums.iter_mut().zip(x).zip(weights) {
-                            *sum = P::plus(*sum, products.product(*x, *w));
+                            *sum = sum.plus(products.product(*x, *w));
                         }
                     } else {
                         for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
                             let channel = first + lane;
                             let x = x[from + channel / conv.deep];
-                            *sum = P::plus(*sum, products.product(x, weights[tap + channel]));
+                            *sum = sum.plus(products.product(x, weights[tap + channel]));
                         }
                     }
                 });

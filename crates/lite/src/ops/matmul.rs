@@ -3,7 +3,7 @@
 use super::Call;
 use super::conv::dot;
 use super::moves::Places;
-use super::products::{Kernel, Products};
+use super::products::{Kernel, Products, Sum};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
 use crate::quant::Scale;
@@ -85,7 +85,7 @@ pub fn run(matmul: &Matmul, out: &mut [u8], x: &[u8], y: &[u8]) -> Result<()> {
 
 impl Kernel for Matmul {
     #[inline(always)]
-    fn run<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::Out]) {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::X]) {
         let mut rows = self.dims;
         rows[COLUMN] = 1;
         let mut places = Places::new(&rows, [&self.strides[0], &self.strides[1]]);
@@ -107,10 +107,10 @@ impl Kernel for Matmul {
                     let sums = sums[..out.len()].iter_mut();
                     if across == 1 {
                         // Neighbours, so that vectors are multiplied.
-                        sums.zip(y).for_each(|(sum, y)| *sum = P::plus(*sum, products.product(x, *y)));
+                        sums.zip(y).for_each(|(sum, y)| *sum = sum.plus(products.product(x, *y)));
                     } else {
                         let y = y.iter().step_by(across.max(1));
-                        sums.zip(y).for_each(|(sum, y)| *sum = P::plus(*sum, products.product(x, *y)));
+                        sums.zip(y).for_each(|(sum, y)| *sum = sum.plus(products.product(x, *y)));
                     }
                 }
                 for (column, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
@@ -125,7 +125,6 @@ impl Products for FloatPairs {
     type X = [u8; 4];
     type Weight = [u8; 4];
     type Sum = f32;
-    type Out = [u8; 4];
 
     #[inline(always)]
     fn product(&self, x: [u8; 4], y: [u8; 4]) -> f32 {
@@ -138,11 +137,6 @@ impl Products for FloatPairs {
     }
 
     #[inline(always)]
-    fn plus(one: f32, other: f32) -> f32 {
-        one + other
-    }
-
-    #[inline(always)]
     fn finish(&self, sum: f32, _: usize) -> [u8; 4] {
         sum.to_le_bytes()
     }
@@ -152,7 +146,6 @@ impl Products for BytePairs {
     type X = u8;
     type Weight = u8;
     type Sum = i32;
-    type Out = u8;
 
     #[inline(always)]
     fn product(&self, x: u8, y: u8) -> i32 {
@@ -165,11 +158,6 @@ impl Products for BytePairs {
         let less = |byte: u8, zero: i32| i32::from(i16::from(byte as i8) - zero as i16);
         let products = x.iter().zip(y).map(|(x, y)| less(*x, self.zeros[0]) * less(*y, self.zeros[1]));
         products.fold(0, i32::wrapping_add)
-    }
-
-    #[inline(always)]
-    fn plus(one: i32, other: i32) -> i32 {
-        one.wrapping_add(other)
     }
 
     #[inline(always)]

@@ -29,21 +29,39 @@ impl<'r> Operands<'r> {
 
 /// One way to multiply, to add, and to make a result of a sum.
 pub trait Products {
+    /// An element of the operand, and of the result.
     type X: Copy;
     type Weight: Copy;
-    type Sum: Copy + Default;
-    type Out;
+    type Sum: Sum;
 
     fn product(&self, x: Self::X, weight: Self::Weight) -> Self::Sum;
     fn dot(&self, x: &[Self::X], weights: &[Self::Weight]) -> Self::Sum;
-    fn plus(one: Self::Sum, other: Self::Sum) -> Self::Sum;
     /// The sum of a channel of the result: scaled, with its bias, within the activation's range.
-    fn finish(&self, sum: Self::Sum, channel: usize) -> Self::Out;
+    fn finish(&self, sum: Self::Sum, channel: usize) -> Self::X;
+}
+
+/// What products are added up in.
+pub trait Sum: Copy + Default {
+    fn plus(self, other: Self) -> Self;
+}
+
+impl Sum for f32 {
+    #[inline(always)]
+    fn plus(self, other: f32) -> f32 {
+        self + other
+    }
+}
+
+impl Sum for i32 {
+    #[inline(always)]
+    fn plus(self, other: i32) -> i32 {
+        self.wrapping_add(other)
+    }
 }
 
 /// What goes through operand and weights and writes results.
 pub trait Kernel {
-    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]);
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]);
 }
 
 impl Numbers {
@@ -86,7 +104,6 @@ impl<const N: usize, G: Fn([u8; N]) -> f32 + Copy> Products for FloatProducts<'_
     type X = [u8; 4];
     type Weight = [u8; N];
     type Sum = f32;
-    type Out = [u8; 4];
 
     #[inline(always)]
     fn product(&self, x: [u8; 4], weight: [u8; N]) -> f32 {
@@ -96,11 +113,6 @@ impl<const N: usize, G: Fn([u8; N]) -> f32 + Copy> Products for FloatProducts<'_
     #[inline(always)]
     fn dot(&self, x: &[[u8; 4]], weights: &[[u8; N]]) -> f32 {
         dot(x, weights, self.get)
-    }
-
-    #[inline(always)]
-    fn plus(one: f32, other: f32) -> f32 {
-        one + other
     }
 
     #[inline(always)]
@@ -120,7 +132,6 @@ impl Products for ByteProducts<'_> {
     type X = u8;
     type Weight = u8;
     type Sum = i32;
-    type Out = u8;
 
     #[inline(always)]
     fn product(&self, x: u8, weight: u8) -> i32 {
@@ -130,11 +141,6 @@ impl Products for ByteProducts<'_> {
     #[inline(always)]
     fn dot(&self, x: &[u8], weights: &[u8]) -> i32 {
         dot_bytes(x, weights, self.bytes.in_zero)
-    }
-
-    #[inline(always)]
-    fn plus(one: i32, other: i32) -> i32 {
-        one.wrapping_add(other)
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! TRANSPOSE_CONV: each element of the result gathers those of the operand whose window it lies in.
 
 use super::conv::{Conv, numbers};
-use super::products::{Kernel, Operands, Products};
+use super::products::{Kernel, Operands, Products, Sum};
 use super::window::Span;
 use super::{Call, Store};
 use crate::error::Result;
@@ -40,13 +40,13 @@ pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
 struct Transposed<'r>(&'r Conv);
 
 impl Kernel for Transposed<'_> {
-    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::Out]) {
+    fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]) {
         let (conv, deep) = (self.0, self.0.deep);
         for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
             for (channel, out) in out.iter_mut().enumerate() {
                 let mut sum = P::Sum::default();
                 each_tap(conv, pixel, channel, |from, tap| {
-                    sum = P::plus(sum, products.dot(&x[from..from + deep], &weights[tap..tap + deep]));
+                    sum = sum.plus(products.dot(&x[from..from + deep], &weights[tap..tap + deep]));
                 });
                 *out = products.finish(sum, channel);
             }

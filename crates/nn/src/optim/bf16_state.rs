@@ -6,6 +6,7 @@ use plimsoll_graph::ops::Bf16Update;
 use plimsoll_graph::{DType, UpdateOps};
 use plimsoll_run::{Result, Tensor};
 
+use super::kept::{around_inner, kept_as};
 use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
 use crate::Param;
 
@@ -30,16 +31,9 @@ pub struct Bf16State {
     inner: Arc<dyn Optimizer>,
 }
 
+around_inner!(Bf16State, Kept::Bf16);
+
 impl Bf16State {
-    /// An optimizer with its state in bf16; none where it has no such form: its state is no such mean, or it keeps none.
-    pub fn of(optimizer: &(impl Optimizer + ?Sized)) -> Option<Arc<dyn Optimizer>> {
-        optimizer.with_state(Kept::Bf16)
-    }
-
-    pub(super) fn new(inner: impl Optimizer + 'static) -> Bf16State {
-        Bf16State { inner: Arc::new(inner) }
-    }
-
     /// The step of a parameter whose state is bf16, of which this begins at an element.
     fn step(&self, param: &Param, first: usize) -> Option<Bf16Update> {
         let update = self.inner.rule(param).filter(|_| param.ty.dtype == DType::F32)?;
@@ -55,15 +49,7 @@ fn stream(name: &str) -> u32 {
 }
 
 impl Optimizer for Bf16State {
-    /// Its state is not that of the optimizer in f32, and a checkpoint of one is not one of the other.
-    fn name(&self) -> &'static str {
-        match self.inner.name() {
-            "adam" => "adam-bf16",
-            "lion" => "lion-bf16",
-            _ => "sgd-bf16",
-        }
-    }
-
+    kept_as!(Kept::Bf16, "bf16");
     left_to_inner!(rate -> f64, keeps_elements_apart -> bool);
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
@@ -76,10 +62,6 @@ impl Optimizer for Bf16State {
         }
     }
 
-    fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        self.inner.prepare(count, rate)
-    }
-
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let Some(op) = self.step(at.param, at.first) else {
             return self.inner.update(at, value, grad, slots);
@@ -89,13 +71,5 @@ impl Optimizer for Bf16State {
         let mut moved = value.bf16_update(op, grad, &scalars, at.key, &state)?;
         let value = moved.remove(0);
         Ok((value, moved.into_vec()))
-    }
-
-    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
-        self.inner.with_state(kept)
-    }
-
-    fn kept(&self) -> Kept {
-        Kept::Bf16
     }
 }

@@ -7,6 +7,7 @@ use plimsoll_graph::ops::{EightBitUpdate, coded};
 use plimsoll_graph::{DType, UpdateOps};
 use plimsoll_run::{Result, Tensor};
 
+use super::kept::{around_inner, kept_as};
 use super::{Kept, Optimizer, Slot, UpdateAt, Updated};
 use crate::Param;
 
@@ -35,16 +36,9 @@ pub struct EightBit {
     inner: Arc<dyn Optimizer>,
 }
 
+around_inner!(EightBit, Kept::EightBit);
+
 impl EightBit {
-    /// An optimizer with its state as bytes; none where it has no such form: its state is no such mean, or it keeps none.
-    pub fn of(optimizer: &(impl Optimizer + ?Sized)) -> Option<Arc<dyn Optimizer>> {
-        optimizer.with_state(Kept::EightBit)
-    }
-
-    pub(super) fn new(inner: impl Optimizer + 'static) -> EightBit {
-        EightBit { inner: Arc::new(inner) }
-    }
-
     /// The step of a parameter whose state is bytes.
     fn rule(&self, param: &Param) -> Option<EightBitUpdate> {
         let is_large = param.ty.dtype == DType::F32 && param.ty.elements() >= LEAST;
@@ -63,15 +57,7 @@ fn names(of: &str) -> Option<[&'static str; 2]> {
 }
 
 impl Optimizer for EightBit {
-    /// Its state is not that of the optimizer in f32, and a checkpoint of one is not one of the other.
-    fn name(&self) -> &'static str {
-        match self.inner.name() {
-            "adam" => "adam-8bit",
-            "lion" => "lion-8bit",
-            _ => "sgd-8bit",
-        }
-    }
-
+    kept_as!(Kept::EightBit, "8bit");
     left_to_inner!(rate -> f64);
 
     fn slots(&self, param: &Param) -> Vec<Slot> {
@@ -87,10 +73,6 @@ impl Optimizer for EightBit {
         all
     }
 
-    fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
-        self.inner.prepare(count, rate)
-    }
-
     fn update(&self, at: &UpdateAt<'_>, value: &Tensor, grad: &Tensor, slots: &[Tensor]) -> Updated {
         let Some(rule) = self.rule(at.param) else { return self.inner.update(at, value, grad, slots) };
         let (scalars, state): (Vec<&Tensor>, Vec<&Tensor>) =
@@ -98,13 +80,5 @@ impl Optimizer for EightBit {
         let mut moved = value.eight_bit_update(rule, grad, &scalars, &state)?;
         let value = moved.remove(0);
         Ok((value, moved.into_vec()))
-    }
-
-    fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
-        self.inner.with_state(kept)
-    }
-
-    fn kept(&self) -> Kept {
-        Kept::EightBit
     }
 }

@@ -69,3 +69,47 @@ impl FromStr for Kept {
         known.ok_or_else(|| format!("{name} is no way to keep an optimizer's state; use f32, bf16 or 8bit"))
     }
 }
+
+/// How an optimizer is made that keeps the state of another one in another form.
+macro_rules! around_inner {
+    ($optimizer:ident, $kept:expr) => {
+        impl $optimizer {
+            /// An optimizer with its state in this form; none where it has no such form: its state is no such mean, or it keeps none.
+            pub fn of(optimizer: &(impl Optimizer + ?Sized)) -> Option<Arc<dyn Optimizer>> {
+                optimizer.with_state($kept)
+            }
+
+            pub(super) fn new(inner: impl Optimizer + 'static) -> $optimizer {
+                $optimizer { inner: Arc::new(inner) }
+            }
+        }
+    };
+}
+
+/// What such an optimizer leaves to the other one, and which form its state has, in its name too.
+macro_rules! kept_as {
+    ($kept:expr, $form:literal) => {
+        /// Its state is not that of the optimizer in f32, and a checkpoint of one is not one of the other.
+        fn name(&self) -> &'static str {
+            match self.inner.name() {
+                "adam" => concat!("adam-", $form),
+                "lion" => concat!("lion-", $form),
+                _ => concat!("sgd-", $form),
+            }
+        }
+
+        fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
+            self.inner.prepare(count, rate)
+        }
+
+        fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
+            self.inner.with_state(kept)
+        }
+
+        fn kept(&self) -> Kept {
+            $kept
+        }
+    };
+}
+
+pub(super) use {around_inner, kept_as};

@@ -106,6 +106,15 @@ fn the_numbers_on_the_page_are_those_of_the_record() {
     let (planned, measured) =
         (rows.iter().map(|r| r.planned_bytes), rows.iter().filter_map(|r| r.measured_bytes));
     assert_eq!(sums, [planned.sum::<u64>(), measured.sum::<u64>()]);
+    let ranks = "[...document.querySelectorAll('#ranks-rows tr')].map(tr => [...tr.querySelectorAll('td[data-bytes]')].map(td => +td.dataset.bytes))";
+    let ranks: Vec<Vec<u64>> = serde_json::from_value(browser.eval(ranks)).unwrap();
+    let planned = record.plan.planned_bytes;
+    assert_eq!(
+        ranks,
+        [vec![], vec![planned, planned - 1000, 5 << 20, 0], vec![planned, planned - 990, 5 << 20, 0]]
+    );
+    let ways = browser.eval("[document.querySelectorAll('#ways-rows tbody tr').length, document.querySelector('#ways-rows tr.here td').textContent, document.getElementById('ways').hidden, document.getElementById('ranks').hidden]");
+    assert_eq!(ways, json!([3, "shard", false, false]));
     // The document in the page is the record itself.
     let back: Record = serde_json::from_value(browser.eval("plimsoll.record")).unwrap();
     assert!(back.plan == record.plan && back.step == record.step && back.frontier == record.frontier);

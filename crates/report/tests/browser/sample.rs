@@ -2,7 +2,7 @@
 
 use plimsoll_report::record::{
     Action, Epoch, Event, Frontier, Instruction, Interval, Kind, LedgerRow, Phase, Plan, PlanParts, Point,
-    Record, Resident, Run, Section, Step, Steps,
+    RankBytes, RankRow, Ranks, Record, Refusal, Resident, Run, Section, Step, Steps, Strategy,
 };
 
 /// A step of `n` instructions: a forward pass whose activations are kept, and a backward pass that lets go of them, the
@@ -67,6 +67,8 @@ pub fn record(n: u32) -> Record {
         micro_batches: 1,
         recomputed_ops: 7,
         exactness: Some("bitwise".into()),
+        parallel: Some("shard".into()),
+        strategies: vec![way("data", true), way("shard", true), way("pipeline", false)],
         ..Plan::default()
     };
     let point =
@@ -91,6 +93,26 @@ fn tensor(
 ) -> Interval {
     let (shape, dtype) = ([bytes / 4].into(), "f32".into());
     Interval { name: layer, layer, kind, shape, dtype, bytes, offset, from, to, again: false, site }
+}
+
+fn way(name: &str, fits: bool) -> Strategy {
+    let refusal = Refusal { floor_bytes: (!fits).then_some(7 << 20), ..Refusal::default() };
+    let bytes = RankBytes { planned_bytes: 6 << 20, ..RankBytes::default() };
+    Strategy { parallel: name.into(), fits, refusal, bytes, ..Strategy::default() }
+}
+
+/// Two ranks, of which the second took more.
+fn ranks(planned_bytes: u64) -> Ranks {
+    let row = |rank: u64| RankRow {
+        rank,
+        planned_bytes,
+        peak_bytes: planned_bytes - 1000 + 10 * rank,
+        sent_bytes: 5 << 20,
+        step_seconds: 1.5,
+        ..RankRow::default()
+    };
+    let rows = (0..2).map(row).collect();
+    Ranks { epoch: 3, by: "tcp".into(), parallel: "shard".into(), rows, ..Ranks::default() }
 }
 
 fn run(plan: &Plan) -> Run {
@@ -132,5 +154,6 @@ fn run(plan: &Plan) -> Run {
         host_peak_bytes: Some(plan.planned_bytes - 500),
         measured_ms: Some(35.5),
         unread_lines: 0,
+        ranks: Some(ranks(plan.planned_bytes)),
     }
 }

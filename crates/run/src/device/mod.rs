@@ -470,6 +470,11 @@ impl Device {
         }
     }
 
+    /// What runs its ops: for whoever connects it to others, and needs it for as long.
+    pub fn shared_backend(&self) -> Arc<dyn Backend> {
+        self.0.backend.clone()
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.0.backend
     }

@@ -39,6 +39,11 @@ impl Device {
         properties
     }
 
+    /// The number of cards of this machine that can be used: none where there is no driver.
+    pub fn cards() -> usize {
+        Cuda::count().unwrap_or(0)
+    }
+
     /// All devices of this machine. Nothing is run, and no memory of a card is taken. `cache` is where kernel times are kept
     /// ([`Device::calibrate`]): the speed of a card's link is read there, where it has been measured.
     ///

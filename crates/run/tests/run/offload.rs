@@ -270,9 +270,11 @@ fn the_ledger_has_a_row_for_the_host() {
     for device in devices {
         let step = tight(&device);
         let (ledger, host) = (step.ledger(), step.info().host_bytes);
-        let row = ledger.row(LedgerKind::Host, "copies to the host").expect("the row");
-        assert!(host > Bytes::ZERO);
-        assert_eq!((row.planned, row.measured), (host, Some(host)));
+        // By the times of a card a plan with state on the host, or without copies, may be as good: a row for each then.
+        assert!(host > Bytes::ZERO || is_card(&device));
+        let all = ledger.total(LedgerKind::Host);
+        assert_eq!((all.planned, all.measured.unwrap_or(Bytes::ZERO)), (host, host), "{ledger}");
+        assert!(is_card(&device) || ledger.row(LedgerKind::Host, "copies to the host").is_some());
     }
 }
 

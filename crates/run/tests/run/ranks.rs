@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_comm::{Connected, local};
-use plimsoll_device::{Bytes, Peers};
-use plimsoll_graph::ops::Rank;
+use plimsoll_comm::{Connected, OnCards, Ranks, local};
+use plimsoll_device::backend::Operand;
+use plimsoll_device::{Bytes, Exchanged, Peers};
+use plimsoll_graph::ops::{Exchange, ExchangeKind, Rank};
 use plimsoll_graph::{DType, ExchangeOps, LossOps, Type, shard};
 use plimsoll_run::{
     Device, Error, Kind, MemoryRequest, Result, StateTensor, Step, StepArgs, StepOptions, StepResult, Tape,
     Tensor, TensorOps,
 };
+use plimsoll_testing::{alone, group};
 
 const BATCH: usize = 24;
 const WIDTH: usize = 64;
@@ -23,19 +25,21 @@ fn noise(shape: &[usize], seed: u64) -> Tensor {
     Tensor::from_f64(&data, ty).unwrap()
 }
 
-/// Runs `body` on every rank of a world of threads.
+/// Runs `body` on every rank of a world of threads, with a device that is one of them.
 fn on_ranks<T: Send>(ranks: usize, body: impl Fn(&Device) -> T + Sync) -> Vec<T> {
+    on_ranks_of(ranks, |peers| {
+        let device = Device::cpu_with(1, Bytes::mib(64)).unwrap().with_ranks(peers.clone());
+        device.scope(|| body(&device))
+    })
+}
+
+/// Runs `body` on every rank of a world of threads.
+fn on_ranks_of<T: Send>(ranks: usize, body: impl Fn(&Arc<Connected<Ranks>>) -> T + Sync) -> Vec<T> {
     let body = &body;
     std::thread::scope(|threads| {
         let all: Vec<_> = local::ranks(ranks, Duration::from_secs(20))
             .into_iter()
-            .map(|rank| {
-                threads.spawn(move || {
-                    let peers: Arc<dyn Peers> = Arc::new(Connected::new(rank).unwrap());
-                    let device = Device::cpu_with(1, Bytes::mib(64)).unwrap().with_ranks(peers);
-                    device.scope(|| body(&device))
-                })
-            })
+            .map(|rank| threads.spawn(move || body(&Arc::new(Connected::new(rank).unwrap()))))
             .collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     })
@@ -240,4 +244,74 @@ fn what_ranks_take_is_a_row_of_the_ledger_and_of_the_plan() {
         (step.info().account.ranks == peers, step.ledger().to_string().contains("ranks"), peers > Bytes::ZERO)
     });
     assert_eq!(found, [(true, true, true); 2]);
+}
+
+/// Ranks without cards of their own hear why values go through the host; how many of their machine come before each, they know.
+#[test]
+fn ranks_without_cards_of_their_own_go_through_the_host() {
+    let heard = on_ranks_of(3, |host| {
+        let device = Device::cpu_with(1, Bytes::mib(8))?;
+        let why =
+            OnCards::connect(host.clone(), device.shared_backend(), Duration::from_secs(5)).unwrap().err();
+        Ok::<_, Error>((host.place_on_machine().unwrap(), why.unwrap()))
+    });
+    for (rank, heard) in heard.into_iter().enumerate() {
+        assert_eq!(heard.unwrap(), (rank, "it is not on a card that has a stream".to_string()));
+    }
+    let _alone = alone();
+    let Some(card) = group("card", Device::cuda(0)) else { return };
+    for heard in on_ranks_of(2, |host| {
+        OnCards::connect(host.clone(), card.shared_backend(), Duration::from_secs(20)).unwrap().err()
+    }) {
+        assert_eq!(heard.unwrap(), "2 ranks share 1 card");
+    }
+}
+
+/// By itself a rank gets back what it exchanges on its card, and what NCCL takes of it is counted.
+#[test]
+fn a_card_by_itself_exchanges_by_nccl() {
+    let _alone = alone();
+    let Some(card) = group("card", Device::cuda(0)) else { return };
+    let host = Arc::new(Connected::new(local::ranks(1, Duration::from_secs(20)).remove(0)).unwrap());
+    let connected = OnCards::connect(host, card.shared_backend(), Duration::from_secs(20)).unwrap();
+    let Some(peers) = group("nccl", connected) else { return };
+    let peers: Arc<dyn Peers> = Arc::new(peers);
+    assert!(peers.by().starts_with("NCCL 2.") && !peers.is_on_host() && peers.own_bytes() > Bytes::mib(1));
+    let mut told = [3.0, 4.0];
+    peers.sum(&mut told).unwrap();
+    assert_eq!((told, peers.any(true).unwrap()), ([3.0, 4.0], true), "between steps, in the host's memory");
+    let device = card.with_ranks(peers.clone());
+    let of = device.rank();
+    // Several at once, waited for in another order.
+    let ty = Type::new(DType::F32, [1000]);
+    let blocks: Vec<Tensor> =
+        (0..3).map(|i| device.scope(|| Tensor::full(ty.clone(), f64::from(i)).unwrap())).collect();
+    card.settle().unwrap();
+    let exchange = Exchange { kind: ExchangeKind::Sum, of, is_total: true, anew: false };
+    let started: Vec<u64> = (blocks.iter())
+        .map(|block| {
+            let x = Operand { ty: &ty, ptr: block.address().unwrap().cast_mut() };
+            // SAFETY: memory of the card of this type, which stays until all are waited for.
+            unsafe { peers.start(&exchange, Exchanged { x, y: x, scratch: &mut [] }) }.unwrap()
+        })
+        .collect();
+    started.iter().rev().for_each(|one| peers.finish(*one).unwrap());
+    for (i, block) in blocks.iter().enumerate() {
+        assert_eq!(block.to_vec::<f32>().unwrap(), vec![i as f32; 1000]);
+    }
+    device.scope(|| {
+        let values: Vec<f32> = (0..3000).map(|i| i as f32 / 7.0).collect();
+        let x = Tensor::from_slice(&values, [50, 60]).unwrap();
+        let doubled = x.add(&x).unwrap();
+        let twice: Vec<f32> = values.iter().map(|x| x + x).collect();
+        let there = [
+            doubled.all_reduce(of),
+            doubled.reduce_scatter(of).and_then(|mine| mine.reshape([50, 60])),
+            doubled.all_gather(of, [50, 60]),
+            doubled.of_rank(of, 0),
+        ];
+        for (i, exchanged) in there.into_iter().enumerate() {
+            assert_eq!(exchanged.unwrap().to_vec::<f32>().unwrap(), twice, "exchange {i}");
+        }
+    });
 }

@@ -5,12 +5,10 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
 use super::elementwise::{converted, operand};
-use super::{Table, mapped, one};
+use super::{Table, Values, mapped, one};
 use crate::call::Call;
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.eq.Tensor", |c| compare(c, |a, b| a.equal(b))),

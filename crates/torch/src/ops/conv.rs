@@ -4,12 +4,9 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::conv::{Sliding, conv, conv_transpose};
 use plimsoll_run::Result;
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.conv1d.default", |c| plain(c, 1, false)),

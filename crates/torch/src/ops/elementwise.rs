@@ -4,12 +4,10 @@ use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Table, mapped, one};
+use super::{Table, Values, mapped, one};
 use crate::call::{Call, Number};
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.add.Tensor", |c| sum(c, 1.0)),

@@ -7,12 +7,10 @@ use plimsoll_run::{Result, Tensor};
 use super::complex::parts;
 use super::cut::sliced;
 use super::pad::padded;
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::{Call, axis};
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 /// The longest axis that is transformed: its matrices have as many rows and columns.
 const LONGEST: usize = 4096;

@@ -42,8 +42,11 @@ use crate::schema::{Argument, Graph, Node};
 use crate::value::Value;
 use crate::walk::described;
 
+/// What an op gives.
+pub(crate) type Values = Result<Vec<Value>>;
+
 /// What computes an op.
-pub(crate) type Run = fn(&mut Call<'_, '_>) -> Result<Vec<Value>>;
+pub(crate) type Run = fn(&mut Call<'_, '_>) -> Values;
 
 /// Ops by name.
 pub(crate) type Table = &'static [(&'static str, Run)];

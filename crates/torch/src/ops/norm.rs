@@ -8,12 +8,10 @@ use plimsoll_nn::blocks::norm::{
 use plimsoll_run::{Result, Tensor};
 
 use super::elementwise::converted;
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.layer_norm.default", |c| {

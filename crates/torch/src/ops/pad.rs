@@ -5,12 +5,9 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
 use super::cut::{cut, sliced};
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.pad.default", |c| {

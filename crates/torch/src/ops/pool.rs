@@ -4,12 +4,9 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::pool::{Windows, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.max_pool1d.default", |c| max(c, 1)),

@@ -4,12 +4,10 @@ use plimsoll_graph::{DType, RandomOps, TensorOps, Type};
 use plimsoll_run::Result;
 
 use super::elementwise::converted;
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.native_dropout.default", |c| {

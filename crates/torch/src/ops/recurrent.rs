@@ -5,12 +5,10 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::recurrent::{Cell, Weights, level};
 use plimsoll_run::{Result, Tensor};
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.lstm.input", |c| layers(c, Cell::Lstm)),

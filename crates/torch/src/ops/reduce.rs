@@ -4,13 +4,10 @@ use plimsoll_graph::{CumulativeOps, DType, GatherOps, SoftmaxOps, SortOps, Tenso
 use plimsoll_run::{Result, Tensor};
 
 use super::elementwise::converted;
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
 use plimsoll_nn::blocks::Laid;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.sum.default", |c| reduced(c, false, |x, axes, keep| x.sum(axes, keep))),

@@ -6,12 +6,9 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::resize::{Corners, Interpolation, resize};
 use plimsoll_run::Result;
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 /// PyTorch's parameter of cubics.
 const CUBIC: f64 = -0.75;

@@ -4,12 +4,9 @@ use plimsoll_graph::{ReorderOps, TensorOps};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_run::Result;
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::{Call, axis};
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.view.default", |c| view(c, "size")),

@@ -2,12 +2,10 @@
 
 use plimsoll_run::Result;
 
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::{Call, axis};
 use crate::error::refuse;
 use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.sym_size.int", |c| {

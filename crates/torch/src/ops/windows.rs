@@ -7,12 +7,9 @@ use plimsoll_run::{Result, Tensor};
 
 use super::cut::cut;
 use super::pad::padded;
-use super::{Table, one};
+use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
-use crate::value::Value;
-
-type Values = Result<Vec<Value>>;
 
 pub(super) const OPS: Table = &[
     ("aten.pixel_shuffle.default", |c| {

@@ -151,6 +151,7 @@ impl Trainer {
         let validation_seconds = validating.elapsed().as_secs_f64();
         let counted = self.on()?.counted();
         let rate = self.rate(self.progress.step.saturating_sub(1));
+        let ranks = self.rank_rows(&counted)?;
         let planned = self.training.as_ref().map_or(0, |training| training.info().planned.get());
         let progress = &mut self.progress;
         progress.epoch += 1;
@@ -184,6 +185,7 @@ impl Trainer {
                 uploaded_bytes: traffic.up.get(),
                 downloaded_bytes: traffic.down.get(),
             },
+            ranks,
         };
         progress.begin_epoch();
         run.skipped_loss = None;

@@ -8,6 +8,7 @@ use super::Of;
 use super::large::Large;
 use super::order::{Bound, add_to, apart, load, store};
 use super::passes::{Backward, Forward};
+use super::step::{GradStep, Step};
 use crate::Cpu;
 use crate::gemm::Shared;
 use crate::simd::multiversion;
@@ -15,34 +16,24 @@ use crate::simd::multiversion;
 /// Gates: i, f, g, o.
 const GATES: usize = 4;
 
-/// One step of the forward pass.
+/// What a step of the forward pass has beside what every cell's has.
 #[derive(Clone, Copy)]
-struct Step<T: Stored> {
-    d: RecurrentDims,
-    t: usize,
+struct Own<E> {
     /// x w + bias on entry, the gates on return, of this step: `[B, 4H]`.
-    gates: *mut T::Wide,
-    /// The cells before: `[B, H]`.
-    before: *const T::Wide,
-    cells: *mut T::Wide,
-    /// h for the next step, rows [`apart`].
-    h: *mut T::Wide,
-    y: *mut T,
+    gates: *mut E,
+    /// The cells before and after it: `[B, H]`.
+    cells: (*const E, *mut E),
 }
-
-// SAFETY: tasks of a step touch their own units alone.
-unsafe impl<T: Stored> Sync for Step<T> {}
 
 multiversion! {
     /// Computes sixteen units from `first` on, for the whole batch; `sums` is h u, rows of 4 times sixteen.
-    fn forward_units<L; T: Stored>(s: &Step<T>, first: usize, sums: *const Of<T>) {
-        let units = s.d.units;
-        let n = LANES.min(units - first);
+    fn forward_units<L; T: Stored>(s: &Step<T, Own<Of<T>>>, first: usize, sums: *const Of<T>) {
+        let (units, n) = (s.d.units, LANES.min(s.d.units - first));
         for b in 0..s.d.batch {
             // SAFETY: rows and units are inside the operands.
             unsafe {
-                let row = s.gates.add(b * GATES * units + first);
-                let sums = sums.add(b * GATES * LANES).cast::<[[Of<T>; LANES]; GATES]>().read_unaligned();
+                let sums = s.sums::<GATES>(b, sums);
+                let row = s.own.gates.add(b * GATES * units + first);
                 let mut gates = [[Of::<T>::ZERO; LANES]; GATES];
                 for g in 0..GATES {
                     let pre = load(row.add(g * units).cast_const(), n);
@@ -52,15 +43,14 @@ multiversion! {
                     }
                     store(row.add(g * units), n, &gates[g]);
                 }
-                let mut c = load(s.before.add(b * units + first), n);
+                let mut c = load(s.own.cells.0.add(b * units + first), n);
                 let mut h = [Of::<T>::ZERO; LANES];
                 for l in 0..LANES {
                     c[l] = gates[1][l] * c[l] + gates[0][l] * gates[2][l];
                     h[l] = gates[3][l] * c[l].tanh::<L>();
                 }
-                store(s.cells.add(b * units + first), n, &c);
-                store(s.h.add(b * apart(units) + first), n, &h);
-                store(s.y.add((b * s.d.steps + s.t) * units + first), n, &h);
+                store(s.own.cells.1.add(b * units + first), n, &c);
+                s.store_h(b, first, n, &h);
             }
         }
     }
@@ -70,10 +60,7 @@ multiversion! {
 ///
 /// # Safety
 /// As for the kernel.
-pub(super) unsafe fn forward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut Bound<'_, T>)
-where
-    Of<T>: Large,
-{
+pub(super) unsafe fn forward<T: Stored<Wide: Large>>(cpu: &Cpu, d: RecurrentDims, at: &mut Bound<'_, T>) {
     let (state, wide) = (d.batch * d.units, GATES * d.units);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
     unsafe {
@@ -83,20 +70,14 @@ where
         if !at.runs() {
             return;
         }
-        let y = at.output(0);
         let blocks = pass.begin(cpu, h0, (gates, wide));
         // The cells before a step; behind the last, what they are in the end.
         let before = |t: usize| if t == 0 { c0 } else { cells.add((t - 1) * state).cast_const() };
-        let step = |t: usize, _, h| Step::<T> {
-            d,
-            t,
+        let own = |t: usize, _| Own {
             gates: gates.add(t * d.batch * wide),
-            before: before(t),
-            cells: cells.add(t * state),
-            h,
-            y,
+            cells: (before(t), cells.add(t * state)),
         };
-        pass.each_step(cpu, &blocks, step, |s, first, sums| forward_units(cpu.isa(), s, first, sums));
+        pass.each_step(cpu, &blocks, at, own, |s, first, sums| forward_units(cpu.isa(), s, first, sums));
         pass.store_last(at);
         for i in 0..state {
             *at.output(2).add(i) = T::narrow(*before(d.steps).add(i));
@@ -106,16 +87,13 @@ where
     }
 }
 
-/// One step of the backward pass.
+/// What a step of the backward pass has beside what every cell's has.
 #[derive(Clone, Copy)]
-struct GradStep<T: Stored> {
-    d: RecurrentDims,
-    t: usize,
+struct GradOwn<T: Stored> {
     /// This step's gates and cells, and the cells before it.
     gates: *const T,
     cells: *const T,
     before: *const T,
-    dy: *const T,
     /// The gradient of h where no later step hands it back: at the last step.
     dh_last: *const T,
     /// Handed from step to step: `[B, H]`.
@@ -123,56 +101,48 @@ struct GradStep<T: Stored> {
     /// The gradients before the gates' activations: rows [`apart`].
     dgates: *mut T::Wide,
     dbias: *mut T::Wide,
-    /// Numbers from one row of the sums to the next.
-    columns: usize,
 }
 
-// SAFETY: tasks of a step touch their own units alone.
-unsafe impl<T: Stored> Sync for GradStep<T> {}
-
 multiversion! {
-    /// Computes thirty-two units from `start` on, for the whole batch; `sums` is what the next step hands back to h.
-    fn backward_units<L; T: Stored>(s: &GradStep<T>, start: usize, sums: *const Of<T>) {
-        let (units, one) = (s.d.units, Of::<T>::ONE);
-        for first in (start..units.min(start + 2 * LANES)).step_by(LANES) {
-            let n = LANES.min(units - first);
-            let mut bias = [[Of::<T>::ZERO; LANES]; GATES];
-            for b in 0..s.d.batch {
-                let state = b * units + first;
-                // SAFETY: rows and units are inside the operands.
-                unsafe {
-                    let mut dh = load(s.dy.add((b * s.d.steps + s.t) * units + first), n);
-                    let back = if s.t + 1 == s.d.steps {
-                        load(s.dh_last.add(state), n)
-                    } else {
-                        sums.add(b * s.columns + first - start).cast::<[Of<T>; LANES]>().read_unaligned()
-                    };
-                    let row = s.gates.add(b * GATES * units + first);
-                    let [i, f, g, o] = [0, 1, 2, 3].map(|gate| load(row.add(gate * units), n));
-                    let (c, before) = (load(s.cells.add(state), n), load(s.before.add(state), n));
-                    let mut dc = load(s.dc.add(state).cast_const(), n);
-                    let mut grads = [[Of::<T>::ZERO; LANES]; GATES];
-                    for l in 0..LANES {
-                        dh[l] += back[l];
-                        let tanh = c[l].tanh::<L>();
-                        dc[l] += dh[l] * o[l] * (one - tanh * tanh);
-                        grads[0][l] = dc[l] * g[l] * i[l] * (one - i[l]);
-                        grads[1][l] = dc[l] * before[l] * f[l] * (one - f[l]);
-                        grads[2][l] = dc[l] * i[l] * (one - g[l] * g[l]);
-                        grads[3][l] = dh[l] * tanh * o[l] * (one - o[l]);
-                        dc[l] *= f[l];
-                    }
-                    store(s.dc.add(state), n, &dc);
-                    for (gate, grad) in grads.iter().enumerate() {
-                        store(s.dgates.add(b * apart(GATES * units) + gate * units + first), n, grad);
-                        (0..LANES).for_each(|l| bias[gate][l] += grad[l]);
-                    }
+    /// Computes sixteen units from `first` on, for the whole batch; `sums` is what the next step hands back to h.
+    fn backward_units<L; T: Stored>(s: &GradStep<T, GradOwn<T>>, first: usize, sums: *const Of<T>) {
+        let mut bias = [[Of::<T>::ZERO; LANES]; GATES];
+        let (own, units, one) = (&s.own, s.d.units, Of::<T>::ONE);
+        let n = LANES.min(units - first);
+        for b in 0..s.d.batch {
+            let state = b * units + first;
+            // SAFETY: rows and units are inside the operands.
+            unsafe {
+                let mut dh = s.dy(b, first, n);
+                let back = match s.handed(b, sums) {
+                    Some(back) => back,
+                    None => load(own.dh_last.add(state), n),
+                };
+                let row = own.gates.add(b * GATES * units + first);
+                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| load(row.add(gate * units), n));
+                let (c, before) = (load(own.cells.add(state), n), load(own.before.add(state), n));
+                let mut dc = load(own.dc.add(state).cast_const(), n);
+                let mut grads = [[Of::<T>::ZERO; LANES]; GATES];
+                for l in 0..LANES {
+                    dh[l] += back[l];
+                    let tanh = c[l].tanh::<L>();
+                    dc[l] += dh[l] * o[l] * (one - tanh * tanh);
+                    grads[0][l] = dc[l] * g[l] * i[l] * (one - i[l]);
+                    grads[1][l] = dc[l] * before[l] * f[l] * (one - f[l]);
+                    grads[2][l] = dc[l] * i[l] * (one - g[l] * g[l]);
+                    grads[3][l] = dh[l] * tanh * o[l] * (one - o[l]);
+                    dc[l] *= f[l];
+                }
+                store(own.dc.add(state), n, &dc);
+                for (gate, grad) in grads.iter().enumerate() {
+                    store(own.dgates.add(b * apart(GATES * units) + gate * units + first), n, grad);
+                    (0..LANES).for_each(|l| bias[gate][l] += grad[l]);
                 }
             }
-            for (gate, sum) in bias.iter().enumerate() {
-                // SAFETY: the bias has these units.
-                unsafe { add_to(s.dbias.add(gate * units + first), n, sum) };
-            }
+        }
+        for (gate, sum) in bias.iter().enumerate() {
+            // SAFETY: the bias has these units.
+            unsafe { add_to(own.dbias.add(gate * units + first), n, sum) };
         }
     }
 }
@@ -181,10 +151,7 @@ multiversion! {
 ///
 /// # Safety
 /// As for the kernel.
-pub(super) unsafe fn backward<T: Stored>(cpu: &Cpu, d: RecurrentDims, at: &mut Bound<'_, T>)
-where
-    Of<T>: Large,
-{
+pub(super) unsafe fn backward<T: Stored<Wide: Large>>(cpu: &Cpu, d: RecurrentDims, at: &mut Bound<'_, T>) {
     let (state, wide) = (d.batch * d.units, GATES * d.units);
     let step_len = d.batch * apart(wide);
     // SAFETY: the caller's promise; all places come from the operands or the scratch, with their sizes.
@@ -202,22 +169,17 @@ where
         }
         let blocks = pass.begin(cpu);
         let [c0, gates, cells, dy, dh_last] = [4, 6, 7, 8, 9].map(|i| at.stored(i));
-        let step = |t: usize| GradStep::<T> {
-            d,
-            t,
+        let own = |t: usize| GradOwn::<T> {
             gates: gates.add(t * d.batch * wide),
             cells: cells.add(t * state),
             before: if t == 0 { c0 } else { cells.add((t - 1) * state) },
-            dy,
             dh_last,
             dc,
             dgates: dgates.add(t * step_len),
             dbias,
-            columns: blocks.columns(),
         };
-        pass.each_step(cpu, &blocks, dgates, step, |s, first, sums| {
-            backward_units(cpu.isa(), s, first, sums)
-        });
+        let units = |s: &_, first, sums| backward_units(cpu.isa(), s, first, sums);
+        pass.each_step(cpu, &blocks, (dgates, dy), own, units);
         let dh_last = Shared(dh_last.cast_mut());
         pass.store_first(cpu, &blocks, dgates, at.output(4), |i, handed| {
             handed.unwrap_or_else(|| (*dh_last.get().add(i)).widen())

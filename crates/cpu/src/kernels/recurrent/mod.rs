@@ -16,6 +16,7 @@ mod large;
 mod lstm;
 mod order;
 mod passes;
+mod step;
 
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::ops::{self, RecurrentDims};

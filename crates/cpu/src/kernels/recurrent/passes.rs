@@ -4,10 +4,12 @@
 use plimsoll_graph::ops::RecurrentDims;
 
 use super::super::lanes::Stored;
+use super::super::small_matmul::LANES;
 use super::Of;
 use super::blocks::{Blocks, Cell};
 use super::large::{Large, Matrix};
 use super::order::{Bound, apart};
+use super::step::{GradStep, Step};
 use crate::Cpu;
 use crate::gemm::{Shape, Shared};
 
@@ -102,26 +104,26 @@ where
         }
     }
 
-    /// Goes through the steps: `step` makes one of its number and h before and after it, `units` computes some of its units.
+    /// Goes through the steps: `own` makes what a cell has for one of its number and h before it, `units` computes some of its units.
     ///
     /// # Safety
     /// As for [`Forward::begin`], which made the blocks.
-    pub(super) unsafe fn each_step<S: Sync>(
+    pub(super) unsafe fn each_step<C>(
         &self,
         cpu: &Cpu,
         blocks: &Blocks<Of<T>>,
-        step: impl Fn(usize, *const Of<T>, *mut Of<T>) -> S,
-        units: impl Fn(&S, usize, *const Of<T>) + Sync,
+        at: &Bound<'_, T>,
+        own: impl Fn(usize, *const Of<T>) -> C,
+        units: impl Fn(&Step<T, C>, usize, *const Of<T>) + Sync,
     ) {
-        for t in 0..self.pass.d.steps {
+        let (d, y) = (self.pass.d, at.output(0));
+        for t in 0..d.steps {
             let before = self.h[t % 2].cast_const();
-            let step = step(t, before, self.h[(t + 1) % 2]);
-            let state = Some((before, apart(self.pass.d.units)));
+            let step = Step { d, t, h: self.h[(t + 1) % 2], y, own: own(t, before) };
+            let state = Some((before, apart(d.units)));
             // SAFETY: the caller's promise.
             unsafe {
-                blocks.for_each(cpu, self.pass.d.batch, state, self.pass.sums, |first, sums| {
-                    units(&step, first, sums)
-                })
+                blocks.for_each(cpu, d.batch, state, self.pass.sums, |first, sums| units(&step, first, sums))
             };
         }
     }
@@ -200,27 +202,29 @@ where
         (t < self.pass.d.steps).then(|| (to_h.wrapping_add(t * self.pass.d.batch * ld), ld))
     }
 
-    /// Goes through the steps from the last to the first: `step` makes one of its number, `units` computes some of its units from what the
-    /// next one hands back through `to_h`, the gradients of h u of all steps.
+    /// Goes through the steps from the last to the first: `own` makes what a cell has for one of its number, `units` computes sixteen of its
+    /// units from dy and what the next one hands back through `to_h`, the gradients of h u of all steps.
     ///
     /// # Safety
     /// As for [`Backward::begin`], which made the blocks; `to_h` is `[T, B, ..]`, rows [`apart`].
-    pub(super) unsafe fn each_step<S: Sync>(
+    pub(super) unsafe fn each_step<C>(
         &self,
         cpu: &Cpu,
         blocks: &Blocks<Of<T>>,
-        to_h: *const Of<T>,
-        step: impl Fn(usize) -> S,
-        units: impl Fn(&S, usize, *const Of<T>) + Sync,
+        (to_h, dy): (*const Of<T>, *const T),
+        own: impl Fn(usize) -> C,
+        units: impl Fn(&GradStep<T, C>, usize, *const Of<T>) + Sync,
     ) {
-        for t in (0..self.pass.d.steps).rev() {
-            let (step, handed) = (step(t), self.handed_back(to_h, t + 1));
-            // SAFETY: the caller's promise.
-            unsafe {
-                blocks.for_each(cpu, self.pass.d.batch, handed, self.pass.sums, |first, sums| {
-                    units(&step, first, sums)
-                })
+        let (d, columns) = (self.pass.d, blocks.columns());
+        for t in (0..d.steps).rev() {
+            let step = GradStep { d, t, dy, columns, own: own(t) };
+            let task = |start: usize, sums: *const Of<T>| {
+                for first in (start..d.units.min(start + columns)).step_by(LANES) {
+                    units(&step, first, sums.wrapping_add(first - start));
+                }
             };
+            // SAFETY: the caller's promise.
+            unsafe { blocks.for_each(cpu, d.batch, self.handed_back(to_h, t + 1), self.pass.sums, task) };
         }
     }
 
