@@ -12,7 +12,7 @@ use plimsoll::internals::run::Error as RunError;
 use plimsoll::nn::Parallel;
 use plimsoll::prelude::*;
 use plimsoll::ranks::{
-    Connected, Imagined, Launch, Machine, OnCards, Peers, RANK_TIMEOUT, Ranks, connect_as,
+    Communicator, Connected, Imagined, Launch, Machine, OnCards, Peers, RANK_TIMEOUT, Ranks, connect_as,
 };
 
 use crate::config::Config;
@@ -119,6 +119,14 @@ pub fn text(imagined: &Imagined, batch: usize) -> String {
     )
 }
 
+/// What a rank has to say, with its number where it is not the first, which speaks for all.
+fn by_rank(rank: usize, why: &str) -> String {
+    match rank {
+        0 => why.to_string(),
+        _ => format!("rank {rank}: {why}"),
+    }
+}
+
 /// The ranks that this process is one of, and those that it started.
 #[derive(Default)]
 pub struct World {
@@ -145,13 +153,15 @@ impl World {
             return Ok(world);
         }
         let ranks: Ranks = connect_as(&launch, timeout)?;
-        let peers = Connected::new(ranks)?;
+        let rank = Communicator::rank(&ranks);
+        // The first may have stopped already while this one still measures what connects them.
+        let peers = Connected::new(ranks).map_err(|why| Failure(by_rank(rank, &why.to_string())))?;
         let found = Peers::rank(&peers).ranks;
         if let Some(asked) = session.ranks.filter(|asked| *asked != found) {
             let why =
                 format!("--ranks {asked} is asked for, and the launcher started {found}; leave --ranks out");
             peers.stop(&why);
-            return Err(Failure(why));
+            return Err(Failure(by_rank(rank, &why)));
         }
         world.peers = Some(Arc::new(peers));
         Ok(world)
@@ -284,9 +294,7 @@ impl World {
             if let Some(peers) = &self.peers {
                 peers.stop(why);
             }
-            if rank > 0 {
-                *why = format!("rank {rank}: {why}");
-            }
+            *why = by_rank(rank, why);
         }
         let left = self.leave();
         done?;
