@@ -258,7 +258,19 @@ impl BudgetGrid {
     /// The least budget for which a schedule is found.
     pub fn floor_bytes(&mut self) -> u64 {
         let alignment = self.step.problem.scratch_alignment;
-        let floor = self.floor_schedule().arena(alignment);
+        let packed = self.floor_schedule().arena(alignment);
+        self.or_unlimited(packed)
+    }
+
+    /// A budget for which a schedule is found, sooner than the least.
+    pub fn enough_bytes(&mut self) -> u64 {
+        let alignment = self.step.problem.scratch_alignment;
+        let packed = self.floor().0.first_packed(alignment);
+        self.or_unlimited(packed)
+    }
+
+    /// What the floor's schedule takes, or the step without replays where that takes less.
+    fn or_unlimited(&mut self, floor: u64) -> u64 {
         // What copies of state beside ops take depends on times. A floor must not, so there only the floor's own schedule counts.
         let least = if self.step.indexed.carries() { floor } else { floor.min(self.unlimited_bytes()) };
         least.max(self.step.bounds.floor().0)

@@ -143,6 +143,11 @@ impl Floor {
         })
     }
 
+    /// What the schedule takes as it was first packed: no less than once it is packed as low as is found.
+    pub fn first_packed(&mut self, scratch_alignment: u64) -> u64 {
+        self.packed.arena(scratch_alignment)
+    }
+
     /// Whether the schedule has been packed as low as is found.
     pub fn is_repacked(&self) -> bool {
         self.repacked.is_some()
@@ -150,7 +155,7 @@ impl Floor {
 
     /// Whether the schedule is known to fit `budget` as it was first packed: packed once more it takes no more.
     pub fn fits(&mut self, budget: u64, scratch_alignment: u64) -> bool {
-        self.packed.arena(scratch_alignment) <= budget
+        self.first_packed(scratch_alignment) <= budget
     }
 
     /// The same with the times of `problem`.

@@ -132,6 +132,11 @@ impl Planner {
         (0..self.searches.len()).map(|f| self.grid(f).floor_bytes()).min().unwrap_or(0)
     }
 
+    /// A budget for which there is a plan, found sooner than the least: what takes least is not packed as low as it can be.
+    pub fn enough_bytes(&mut self) -> u64 {
+        (0..self.searches.len()).map(|f| self.grid(f).enough_bytes()).min().unwrap_or(0)
+    }
+
     /// The least that schedules hold whose peaks have been lowered once: the first figure on the way to [`Planner::floor_bytes`]. It depends
     /// on nothing but the problem, as that does.
     pub fn lowered_once_bytes(&mut self) -> u64 {

@@ -57,6 +57,21 @@ fn a_floor_below_some_bytes_is_found_where_there_is_one() {
 }
 
 #[test]
+fn what_is_said_to_be_enough_is() {
+    let mut higher = 0;
+    for (name, step, request) in steps() {
+        let mut fresh = planner(&step, &request);
+        let enough = fresh.enough_bytes();
+        assert!(!fresh.knows_floor(), "{name}: it is there to be found sooner");
+        assert!(fresh.plan(enough).is_ok(), "{name} within {enough}");
+        let floor = fresh.floor_bytes();
+        assert!(floor <= enough && enough <= floor + floor / 4, "{name}: {enough}, and the least is {floor}");
+        higher += u32::from(enough > floor);
+    }
+    assert!(higher > 0, "no schedule is packed lower than at first");
+}
+
+#[test]
 fn no_floor_is_above_what_the_search_to_its_end_found() {
     for (seed, before) in FLOORS.into_iter().enumerate() {
         let step = random_step(2 + (seed * 7) % 23, seed as u64);

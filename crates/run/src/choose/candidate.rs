@@ -259,7 +259,16 @@ impl Candidate {
         extra + Bytes(self.parts_mut().map(|part| part.graph.floor()).max().unwrap_or(0))
     }
 
-    /// The same, if it is below so many bytes: whether it is, is mostly seen sooner.
+    /// Bytes beside the account with which it can run: the least, or of a long step what is found sooner.
+    pub(super) fn enough(&mut self) -> Bytes {
+        if self.ops() <= MANY_OPS {
+            return self.floor();
+        }
+        let extra = self.extra;
+        extra + Bytes(self.parts_mut().map(|part| part.graph.enough()).max().unwrap_or(0))
+    }
+
+    /// The least, if it is below so many bytes: whether it is, is mostly seen sooner.
     pub(super) fn floor_below(&mut self, bytes: Bytes) -> Option<Bytes> {
         let arena = bytes.checked_sub(self.extra)?.get();
         let floors: Option<Vec<u64>> = self.parts_mut().map(|part| part.graph.floor_below(arena)).collect();

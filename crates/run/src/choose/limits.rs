@@ -263,7 +263,7 @@ impl StepToPlan {
         if allowed && self.step.batch.is_some() {
             candidate = passing.smallest(allowed, &placement)?;
         }
-        Ok(elsewhere.total() + whole_pages(device, candidate.floor().max(planning(device, ops))))
+        Ok(elsewhere.total() + whole_pages(device, candidate.enough().max(planning(device, ops))))
     }
 
     /// The sizes of the blocks in which the step is given a batch and gives back `outputs`; of a batch of fewer samples, where it is asked for.

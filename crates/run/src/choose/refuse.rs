@@ -71,7 +71,9 @@ impl StepToPlan {
         allowed: bool,
         is_long: bool,
     ) -> Result<Vec<Remedy>> {
-        let mut ways: Vec<Way<'_>> = Vec::new();
+        // What takes longest to look at is begun first, and told last.
+        let offloading = move || self.by_offloading(limits.account.total(), allowed, is_long);
+        let mut ways: Vec<Way<'_>> = vec![Box::new(offloading)];
         if !allowed {
             let splits = limits.splits.is_some() && self.step.batch.is_some();
             if splits {
@@ -84,9 +86,10 @@ impl StepToPlan {
                 ways.push(Box::new(move || self.by_a_smaller_batch(samples, limits, placement)));
             }
         }
-        ways.push(Box::new(move || self.by_offloading(limits.account.total(), allowed)));
+        let mut looked_at = in_turn(ways);
+        looked_at.rotate_left(1);
         let mut found = Vec::new();
-        for remedy in in_turn(ways) {
+        for remedy in looked_at {
             found.extend(remedy?.filter(|remedy| remedy.least < limits.floor()));
         }
         Ok(found)
@@ -97,14 +100,14 @@ impl StepToPlan {
         let (Some(needed), Some(batch)) = (limits.splits, self.step.batch) else { return Ok(None) };
         let mut split = self.passes(least_samples(batch), placement)?;
         // The whole batch is planned before it is split, and no micro-batches side by side are looked at then.
-        let floor = self.with_planning(split.floor(), limits.first_ops);
+        let enough = self.with_planning(split.enough(), limits.first_ops);
         let flag = format!("--exact {needed}");
         let change = match needed {
             Exactness::Approximate => "micro-batches, each with statistics of its own",
             _ => "micro-batches: the same sums in another order",
         };
         let beside = limits.account.total().saturating_sub(limits.left_behind);
-        Ok(Some(Remedy { flag, change: change.into(), least: beside + floor }))
+        Ok(Some(Remedy { flag, change: change.into(), least: beside + enough }))
     }
 
     /// What a smaller batch would take.
@@ -119,7 +122,7 @@ impl StepToPlan {
         let mut fewer = self.whole(&traced, placement)?;
         let staged = |samples| blocks(&self.step.device, self.staged(&limits.outputs, samples).into_iter());
         let saved = staged(None).saturating_sub(staged(Some(samples)));
-        let floor = self.with_planning(fewer.floor(), fewer.ops());
+        let enough = self.with_planning(fewer.enough(), fewer.ops());
         // Micro-batches of fewer samples may be more of them, and a search leaves the more behind; where they are not looked at, nothing.
         let parts = side_by_side_parts(samples).filter(|_| is_worth_interleaving(&mut fewer)).unwrap_or(0);
         let before = side_by_side_parts(batch).unwrap_or(1).max(1);
@@ -128,7 +131,7 @@ impl StepToPlan {
             parts => Bytes((limits.left_behind.get() * parts.max(before) as u64).div_ceil(before as u64)),
         };
         let beside = (limits.account.total() + left_behind).saturating_sub(limits.left_behind + saved);
-        let least = beside + floor;
+        let least = beside + enough;
         let (flag, change) = (format!("--batch {samples}"), counted(samples, "sample") + " a step");
         Ok(Some(Remedy { flag, change, least }))
     }
@@ -140,7 +143,7 @@ impl StepToPlan {
     }
 
     /// What host memory would help, or on the CPU a disk, where the device can copy to it and less or none was allowed.
-    fn by_offloading(&self, elsewhere: Bytes, allowed: bool) -> Result<Option<Remedy>> {
+    fn by_offloading(&self, elsewhere: Bytes, allowed: bool, is_long: bool) -> Result<Option<Remedy>> {
         let device = match self.step.device.copies_to_host() {
             true => self.step.device.clone(),
             false => match self.step.device.imagining_disk(MUCH) {
@@ -151,13 +154,20 @@ impl StepToPlan {
         let step = Traceable { device: device.clone(), ..self.step.clone() };
         let options = self.options.clone().host_limit(Some(MUCH));
         let hosting = StepToPlan { step, options, ..self.clone() };
-        let placement = hosting.placements().pop().unwrap_or_default();
+        let mut placement = hosting.placements().pop().unwrap_or_default();
+        // Of a long step only state goes to a disk here: what its activations would take there only a plan can say.
+        let only_state = is_long && device.disk().is_some() && placement.host > Bytes::ZERO;
+        if only_state {
+            placement.host_free = Bytes::ZERO;
+        }
         let mut candidate = hosting.smallest(allowed, &placement)?;
-        let floor = candidate.floor();
-        let Some(planned) = candidate.plan(floor, u64::MAX)? else { return Ok(None) };
-        let parts = planned.passes.iter().chain(&planned.update);
-        let copied = parts.map(|part| part.graph.figures().host_bytes).max().unwrap_or(0);
-        let host = Bytes(copied) + placement.host;
+        let enough = candidate.enough();
+        let mut host = placement.host;
+        if !only_state {
+            let Some(planned) = candidate.plan(enough, u64::MAX)? else { return Ok(None) };
+            let parts = planned.passes.iter().chain(&planned.update);
+            host += Bytes(parts.map(|part| part.graph.figures().host_bytes).max().unwrap_or(0));
+        }
         // More than is needed is no help where it was allowed already.
         if host <= self.host() {
             return Ok(None);
@@ -175,13 +185,14 @@ impl StepToPlan {
             Some(disk) => {
                 let folder = disk.folder().to_str().filter(|folder| !folder.is_empty()).unwrap_or(".");
                 let change = match more {
+                    "" if only_state => "weights and state in files of a folder, this one or another",
                     "" => "weights, state and activations in files of a folder, this one or another",
                     _ => "more of the disk for weights, state and activations",
                 };
                 (format!("--disk {folder}:{}", mib(host)), change.to_string())
             }
         };
-        Ok(Some(Remedy { flag, change, least: beside + hosting.with_planning(floor, candidate.ops()) }))
+        Ok(Some(Remedy { flag, change, least: beside + hosting.with_planning(enough, candidate.ops()) }))
     }
 
     /// The candidate that takes least: the smallest micro-batches, where they are allowed.

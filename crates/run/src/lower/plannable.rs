@@ -142,6 +142,11 @@ impl PlannableGraph {
         self.bytes(|known| &mut known.floor, Planner::floor_bytes)
     }
 
+    /// Bytes for which there is a plan, found sooner than the least.
+    pub(crate) fn enough(&mut self) -> u64 {
+        self.named_budget("enough", Planner::enough_bytes).saturating_sub(self.residents)
+    }
+
     /// The least for which there is a plan, if that is below so many bytes: whether it is, is mostly seen sooner. The answer is the same
     /// whether the least is known or not.
     pub(crate) fn floor_below(&mut self, bytes: u64) -> Option<u64> {

@@ -494,7 +494,6 @@ impl Trainer {
         self.bounded(data)
     }
 
-    /// Refuses settings with which every step would go wrong.
     /// Refuses what needs all of a model on every rank where no rank has all of it.
     fn check_parallel(&self) -> Result<()> {
         let is_whole = matches!(self.parallel, Parallel::Data | Parallel::Shard);
@@ -523,6 +522,7 @@ impl Trainer {
         Ok(())
     }
 
+    /// Refuses settings with which every step would go wrong.
     fn check_settings(&self) -> Result<()> {
         check_rate(self.optimizer.rate(), None)?;
         let bound = match self.clip {
