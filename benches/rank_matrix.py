@@ -62,7 +62,7 @@ class Case:
     def __init__(self, args, model, precision):
         self.args, self.model, self.precision = args, model, precision
         if model == "keras":
-            self.words = ["train", f"{KERAS}.keras", "--data", args.keras_data, "--batch", "5", "--epochs", "10"]
+            self.words = ["train", f"{KERAS}.keras", "--data", args.keras_data, "--batch", "5", "--epochs", "25"]
         else:
             self.words = ["train", model, *SIZES[model].split(), *DATA.split(), "--precision", precision]
         self.words += ["--threads", "1", "--seed", "3", "--quiet"]

@@ -85,7 +85,7 @@ impl FromFile {
         if let Some(training) = trainer.training_mut() {
             for (param, name) in &self.matched {
                 let bytes = self.weights.read(name, &param.ty)?;
-                training.restore(&param.name, &bytes)?;
+                training.restore_whole(&param.name, &bytes)?;
             }
         }
         Ok(self)

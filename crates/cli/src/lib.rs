@@ -253,6 +253,8 @@ pub fn command(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         (Err(Stop::Interrupted { signal, why }), _) => (why, 128 + signal),
         (Err(Stop::Usage(why)), _) => (format!("{why}\n(plimsoll help says what there is)"), 2),
     };
-    eprintln!("plimsoll: {why}");
+    // In one piece: standard error has no buffer, and other ranks may be writing to it.
+    let line = format!("plimsoll: {why}\n");
+    eprint!("{line}");
     code
 }

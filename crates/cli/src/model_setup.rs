@@ -80,6 +80,11 @@ impl Model for Fitted {
 }
 
 impl ModelSetup {
+    /// Whether a trained model is also written as a file of its own kind, value by value of what all ranks have.
+    pub fn is_written_whole(&self) -> bool {
+        self.keras.is_some() || self.torch.is_some()
+    }
+
     /// Finds the model and fits it to the form of its data: sides of images, classes, tokens. A Keras file is opened already.
     pub fn new(
         config: &Config,

@@ -16,7 +16,7 @@ use plimsoll::ranks::{
 };
 
 use crate::config::Config;
-use crate::request::is_model_file;
+use crate::request::is_onnx;
 use crate::session::Session;
 use crate::{Failure, Stop, device_args, strategies};
 
@@ -38,8 +38,9 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     let way: Parallel = asked
         .parse()
         .map_err(|why| Failure(format!("--parallel {asked} is not known: {why}; auto chooses one")))?;
+    // An ONNX file is written from one message with all tensors in it, which a rank may have no room for.
     let is_divided = !matches!(way, Parallel::Data | Parallel::Shard);
-    if let Some(model) = config.model.as_deref().filter(|model| is_divided && is_model_file(model)) {
+    if let Some(model) = config.model.as_deref().filter(|model| is_divided && is_onnx(model)) {
         return Err(Failure(format!(
             "--parallel {asked} cannot write {model} back, of whose parameters no rank has all; take --parallel shard"
         )));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use plimsoll::internals::data::{FieldKind, Fields, Wanted};
 use plimsoll::internals::formats::{Element, durable, safetensors};
-use plimsoll::nn::{Loss, Measure, Outputs, Training};
+use plimsoll::nn::{Loss, Measure, OfRanks, Outputs, Training, WholeSource};
 use plimsoll::prelude::*;
 use plimsoll::torch::{Kind, Length, Level, Output, Program, ProgramLoss, TorchModel};
 use serde_json::{Value, json};
@@ -152,7 +152,12 @@ pub fn setup(config: &Config, path: &str, form: &Form, purpose: Purpose) -> Resu
 }
 
 /// Writes parameters and buffers as safetensors, by the names and with the axes that they have in the module: for `load_state_dict`.
-pub fn save(model: &TorchModel, training: &Training, path: &Path) -> Result<(), Failure> {
+pub fn save(
+    model: &TorchModel,
+    training: &Training,
+    whole: &dyn WholeSource,
+    path: &Path,
+) -> Result<(), Failure> {
     let held =
         || model.program().held().iter().filter(|held| held.kind != Kind::Constant && held.ty.elements() > 0);
     let spec = |held: &plimsoll::torch::Held| safetensors::Spec {
@@ -160,14 +165,14 @@ pub fn save(model: &TorchModel, training: &Training, path: &Path) -> Result<(), 
         element: Element::from(held.ty.dtype),
         shape: held.ty.shape.to_vec(),
     };
-    let state: BTreeMap<&str, &Tensor> = training.state().collect();
+    let state: BTreeMap<&str, OfRanks<'_>> = training.whole_state().map(|part| (part.name, part)).collect();
     let metadata = BTreeMap::from([("format".to_string(), "pt".to_string())]);
     durable::write_file(path, |out| -> Result<(), Failure> {
         let mut writer = safetensors::Writer::new(&mut *out, held().map(spec).collect(), &metadata)?;
         while let Some(name) = writer.next_tensor().map(|next| next.name.clone()) {
             let value =
                 state.get(name.as_str()).ok_or_else(|| Failure(format!("{name} is not in the training")))?;
-            writer.write(&model.in_order(&name, value.to_bytes()?)?)?;
+            writer.write(&model.in_order(&name, whole.bytes(value)?)?)?;
         }
         writer.finish()?;
         Ok(out.flush()?)

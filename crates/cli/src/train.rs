@@ -123,14 +123,19 @@ fn follow(
     if let Some(begun) = FromFile::of(&config, &setup.trainer)?.filter(|_| !resumed) {
         begun.load(&mut setup.trainer)?;
     }
-    let Setup { mut trainer, train, .. } = setup;
+    let Setup { model_setup, mut trainer, train, .. } = setup;
     // The first signal is a wish that all ranks hear of, and no end of this one alone.
     let _signals = Signals::listen(&trainer.stop_handle())?;
     trainer.fit(&train, Epochs(config.epochs.unwrap_or(1))).map_err(&named)?;
     // The first writes the model, with the others' shards where they have some.
     let is_sharded = trainer.training().is_some_and(Training::has_sharded_parameters);
-    if is_sharded && !matches!(trainer.ended(), Some(Ended::Stopped { .. })) {
-        trainer.save(folder.model()).map_err(&named)?;
+    if !matches!(trainer.ended(), Some(Ended::Stopped { .. })) {
+        if is_sharded {
+            trainer.save(folder.model()).map_err(&named)?;
+        }
+        if model_setup.is_written_whole() {
+            trainer.hand_state().map_err(&named)?;
+        }
     }
     Ok(())
 }
@@ -385,7 +390,9 @@ impl Run<'_> {
         let mut written = folder.model();
         if let (Some(compiled), Some(training)) = (&model_setup.keras, trainer.training()) {
             written = folder.path().join(compiled.model.saved_name(&model_setup.name));
-            compiled.model.save(&written, training)?;
+            if let Some(state) = trainer.gathered_state()? {
+                compiled.model.save_from(&written, training, &state)?;
+            }
         }
         if let (Some(model), Some(training)) = (&model_setup.onnx, trainer.training()) {
             written = folder.path().join(format!("{}.onnx", model_setup.name));
@@ -393,7 +400,9 @@ impl Run<'_> {
         }
         if let (Some(model), Some(training)) = (&model_setup.torch, trainer.training()) {
             written = folder.path().join(format!("{}.safetensors", model_setup.name));
-            torch_file::save(model, training, &written)?;
+            if let Some(state) = trainer.gathered_state()? {
+                torch_file::save(model, training, &state, &written)?;
+            }
         }
         if let Some(ledger) = trainer.ledger() {
             folder.write(&folder.ledger(), &ledger.to_string())?;

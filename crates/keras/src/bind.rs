@@ -171,6 +171,16 @@ fn not_float(variable: &Variable) -> Error {
     Error::variables(&variable.path, why)
 }
 
+/// Numbers from the bytes that a tensor here has of them; none where they are not floating point.
+pub(crate) fn own_numbers(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
+    if cfg!(target_endian = "little") {
+        return numbers(Element::from(dtype), bytes).map(Iterator::collect);
+    }
+    let width = dtype.bytes().max(1);
+    let turned: Vec<u8> = bytes.chunks(width).flat_map(|one| one.iter().rev().copied()).collect();
+    numbers(Element::from(dtype), &turned).map(Iterator::collect)
+}
+
 /// The elements behind stored bytes; none where they are not floating point.
 fn numbers(element: Element, bytes: &[u8]) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
     let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);

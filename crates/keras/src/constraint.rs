@@ -56,6 +56,11 @@ impl Constraint {
         Ok(Some(found))
     }
 
+    /// Whether it holds each element by itself.
+    fn keeps_elements_apart(&self) -> bool {
+        matches!(self, Constraint::NonNegative)
+    }
+
     fn apply(&self, w: &Tensor) -> RunResult<Tensor> {
         let norm = |axes: &[i64]| -> RunResult<Tensor> {
             let rank = w.shape().rank() as i64;
@@ -101,6 +106,19 @@ impl Optimizer for Constrained {
 
     fn patience(&self) -> f64 {
         self.optimizer.patience()
+    }
+
+    fn keeps_elements_apart(&self) -> bool {
+        let mut held = self.constraints.values();
+        self.optimizer.keeps_elements_apart() && held.all(Constraint::keeps_elements_apart)
+    }
+
+    fn looks_across(&self) -> Option<String> {
+        let whole = self.constraints.iter().filter(|(_, held)| !held.keeps_elements_apart());
+        // The first by name, so that all ranks say the same.
+        let of_norm = whole.map(|(name, _)| name).min();
+        let of_norm = of_norm.map(|name| format!("a constraint of the model holds norms of {name}"));
+        self.optimizer.looks_across().or(of_norm)
     }
 
     fn slots(&self, param: &Param) -> Vec<Slot> {

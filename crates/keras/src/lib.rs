@@ -31,6 +31,7 @@ mod schedule;
 mod slots;
 mod state;
 mod traced_loss;
+mod written_state;
 
 mod export;
 mod inspect;

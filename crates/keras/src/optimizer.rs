@@ -263,6 +263,14 @@ impl Optimizer for KerasOptimizer {
         self.growth.unwrap_or(GROWTH) as f64
     }
 
+    fn keeps_elements_apart(&self) -> bool {
+        self.whole_of().is_none()
+    }
+
+    fn looks_across(&self) -> Option<String> {
+        self.whole_of().map(String::from)
+    }
+
     fn slots(&self, param: &Param) -> Vec<Slot> {
         if !self.parts.is_empty() {
             return self.part(&param.name).map_or(Vec::new(), |(part, _)| part.optimizer.slots(param));

@@ -5,7 +5,7 @@ use plimsoll_nn::{UpdateAt, Updated};
 use plimsoll_run::{Result as RunResult, Tensor};
 
 use crate::error::refuse;
-use crate::optimizer::{follow, one_minus_power, rounded};
+use crate::optimizer::{KerasOptimizer, Rule, follow, one_minus_power, rounded};
 
 /// What an update is made from.
 #[derive(Clone, Copy)]
@@ -203,5 +203,40 @@ impl ScheduleFree {
         let average = average.mul(&rest)?.add(&point.mul(&share)?)?;
         let new = point.mul_scalar(1.0 - beta1)?.add(&average.mul_scalar(beta1)?)?;
         Ok((new, vec![point, v]))
+    }
+}
+
+impl KerasOptimizer {
+    /// What in an update reads more than the element that it moves, or is kept whole; none where ranks can have shards of its state.
+    pub(crate) fn whole_of(&self) -> Option<&'static str> {
+        if !self.parts.is_empty() {
+            return self.parts.iter().find_map(|part| part.optimizer.whole_of());
+        }
+        if self.clip_norm.is_some_and(|most| most > 0.0) {
+            return Some(
+                "clipnorm takes the norm of a whole gradient; global_clipnorm and clipvalue can be used",
+            );
+        }
+        if self.average.is_some() {
+            return Some("averages of weights (use_ema) take the place of whole weights");
+        }
+        if self.accumulate.is_some() {
+            return Some("gradients that it adds up itself (gradient_accumulation_steps) are kept whole");
+        }
+        match self.rule {
+            Rule::Lamb { .. } => Some("Lamb's step has the size of a whole weight"),
+            Rule::Muon(_) => Some("Muon turns whole matrices"),
+            Rule::Adafactor(_) => Some("Adafactor keeps moments of whole rows and columns"),
+            Rule::Sgd { .. }
+            | Rule::Adam { .. }
+            | Rule::Nadam { .. }
+            | Rule::Adamax { .. }
+            | Rule::RmsProp { .. }
+            | Rule::Adagrad { .. }
+            | Rule::Adadelta { .. }
+            | Rule::Ftrl(_)
+            | Rule::ScheduleFree(_)
+            | Rule::Lion { .. } => None,
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use plimsoll_formats::Element;
 use plimsoll_formats::keras::{Contents, Kind, Variable, write_keras, write_weights};
-use plimsoll_graph::{DType, TensorOps};
-use plimsoll_nn::{Param, Recipe, Training};
+use plimsoll_graph::DType;
+use plimsoll_nn::{OwnState, Param, Recipe, Training, WholeSource};
 use plimsoll_run::Tensor;
 
 use crate::KerasModel;
@@ -17,6 +17,7 @@ use crate::layer::WeightKind;
 use crate::layers::KEPT_AT;
 use crate::optimizer::GROWTH;
 use crate::slots::{FINITE_STEPS, RATE, SCALE, Slot, UPDATES, fit};
+use crate::written_state::WrittenState;
 
 impl KerasModel {
     /// A training of this model from the file's weights; the optimizer goes on where it was, if the file holds its
@@ -39,7 +40,7 @@ impl KerasModel {
     /// are never more than [`KerasModel::restoring_bytes`].
     pub fn restore_weights(&self, training: &mut Training) -> Result<()> {
         for param in self.params() {
-            training.restore(&param.name, &self.value_bytes(param)?)?;
+            training.restore_whole(&param.name, &self.value_bytes(param)?)?;
         }
         Ok(())
     }
@@ -73,7 +74,7 @@ impl KerasModel {
             return Ok(());
         }
         let dtypes: HashMap<String, DType> =
-            training.state().map(|(name, t)| (name.to_string(), t.dtype())).collect();
+            training.whole_state().map(|part| (part.name.to_string(), part.whole.dtype)).collect();
         let dtype_of = |name: &str| dtypes.get(name).copied().unwrap_or(DType::F32);
         for (variable, slot) in stored {
             match slot {
@@ -99,12 +100,12 @@ impl KerasModel {
                 Slot::Shared(names) => {
                     for name in names {
                         let bytes = bind::read_as(&self.file, variable, dtype_of(&name))?;
-                        training.restore(&name, &bytes)?;
+                        training.restore_whole(&name, &bytes)?;
                     }
                 }
                 Slot::State(name, _) => {
                     let bytes = bind::read_as(&self.file, variable, dtype_of(&name))?;
-                    training.restore(&name, &bytes)?;
+                    training.restore_whole(&name, &bytes)?;
                 }
             }
         }
@@ -128,14 +129,26 @@ impl KerasModel {
     /// # Ok::<(), plimsoll_keras::Error>(())
     /// ```
     pub fn save(&self, path: impl AsRef<Path>, training: &Training) -> Result<()> {
-        let state: HashMap<&str, &Tensor> = training.state().collect();
-        self.save_state(path.as_ref(), &state)
+        self.save_from(path, training, &OwnState)
+    }
+
+    /// As [`KerasModel::save`], where ranks have parts of the state: `whole` puts together one value at a time, and no other is there beside it.
+    ///
+    /// # Errors
+    /// A value could not be put together, or the file could not be written.
+    pub fn save_from(
+        &self,
+        path: impl AsRef<Path>,
+        training: &Training,
+        whole: &dyn WholeSource,
+    ) -> Result<()> {
+        self.save_state(path.as_ref(), &WrittenState::of(training, whole))
     }
 
     /// As [`KerasModel::save`], with values in the order of [`KerasModel::params`] and no optimizer's state.
     pub fn save_values(&self, path: impl AsRef<Path>, values: &[Tensor]) -> Result<()> {
-        let state = self.params().iter().map(|p| p.name.as_str()).zip(values).collect();
-        self.save_state(path.as_ref(), &state)
+        let names = self.params().iter().map(|p| p.name.as_str());
+        self.save_state(path.as_ref(), &WrittenState::of_values(names.zip(values)))
     }
 
     /// Writes a training's weights as a `.weights.h5` file, for `model.load_weights`.
@@ -147,7 +160,7 @@ impl KerasModel {
             let why = "a legacy file's model is written whole; use save";
             return Err(Error::variables(&self.name, why));
         }
-        let state: HashMap<&str, &Tensor> = training.state().collect();
+        let state = WrittenState::of(training, &OwnState);
         let weights: Vec<Variable> =
             self.file.variables().iter().filter(|v| !v.path.starts_with("optimizer/")).cloned().collect();
         let fill = |v: &Variable, out: &mut dyn Write| self.fill(v, &state, &HashMap::new(), out);
@@ -187,7 +200,7 @@ impl KerasModel {
         Err(Error::config(path.display().to_string(), why))
     }
 
-    fn save_state(&self, path: &Path, state: &HashMap<&str, &Tensor>) -> Result<()> {
+    fn save_state(&self, path: &Path, state: &WrittenState<'_>) -> Result<()> {
         self.check_name(path)?;
         let (variables, slots) = self.written(state);
         if self.file.kind() == Kind::Legacy {
@@ -206,14 +219,13 @@ impl KerasModel {
 
     /// The variables that a file of this state holds: weights, and where the state is of the file's kind of optimizer, that one's, with
     /// what each of those is.
-    fn written(&self, state: &HashMap<&str, &Tensor>) -> (Vec<Variable>, HashMap<String, Slot>) {
-        let types = state.iter().map(|(name, t)| (name.to_string(), shape_of(t))).collect();
-        let slots = self.slots().filter(|slots| fit(slots, &types)).unwrap_or_default();
+    fn written(&self, state: &WrittenState<'_>) -> (Vec<Variable>, HashMap<String, Slot>) {
+        let slots = self.slots().filter(|slots| fit(slots, &state.shapes())).unwrap_or_default();
         let mut variables: Vec<Variable> =
             self.file.variables().iter().filter(|v| !v.path.starts_with("optimizer/")).cloned().collect();
         for (path, slot) in &slots {
             let element = match slot {
-                Slot::State(name, _) => state.get(name.as_str()).map(|t| Element::from(t.dtype())),
+                Slot::State(name, _) => state.dtype(name).map(Element::from),
                 _ => None,
             };
             variables.extend(slot.variable(path, self.single(), element));
@@ -247,7 +259,7 @@ impl KerasModel {
         training: &Training,
         mut take: impl FnMut(&Variable, &[u8]) -> io::Result<()>,
     ) -> Result<bool> {
-        let state: HashMap<&str, &Tensor> = training.state().collect();
+        let state = WrittenState::of(training, &OwnState);
         let (variables, slots) = self.written(&state);
         let mut bytes = Vec::new();
         for variable in &variables {
@@ -282,7 +294,7 @@ impl KerasModel {
         if kept.is_empty() {
             return Ok(());
         }
-        let state: HashMap<&str, &Tensor> = training.state().collect();
+        let state = WrittenState::of(training, &OwnState);
         for binding in kept {
             let (variable, mut bytes) = (self.file.variable(&binding.path)?, Vec::new());
             let failed = |e: io::Error| Error::variables(&binding.path, e.to_string());
@@ -296,25 +308,16 @@ impl KerasModel {
     fn fill(
         &self,
         variable: &Variable,
-        state: &HashMap<&str, &Tensor>,
+        state: &WrittenState<'_>,
         slots: &HashMap<String, Slot>,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        let of_state = |name: &str| {
-            let tensor =
-                state.get(name).ok_or_else(|| io::Error::other(format!("there is no value of {name}")))?;
-            if cfg!(target_endian = "little") && Element::from(tensor.dtype()) == variable.element {
-                return tensor.to_bytes().map_err(io::Error::other);
-            }
-            let values = tensor.to_f64().map_err(io::Error::other)?;
-            bind::to_bytes(variable.element, &values)
-                .ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
-        };
+        let of_state = |name: &str| state.write(name, variable);
         let whole = |number: f64| match variable.element {
             Element::I32 | Element::U32 => (number as i32).to_le_bytes().to_vec(),
             _ => (number as i64).to_le_bytes().to_vec(),
         };
-        let number = |name: &str| state.get(name).map(|t| t.item()).transpose().map_err(io::Error::other);
+        let number = |name: &str| state.number(name);
         let single = |number: f64| {
             let bytes = bind::to_bytes(variable.element, &[number]);
             bytes.ok_or_else(|| io::Error::other(format!("{} is not floating point", variable.path)))
@@ -350,12 +353,15 @@ impl KerasModel {
             Some(Slot::State(name, _)) => of_state(name)?,
             Some(Slot::Shared(names)) => {
                 // Parameters without a gradient did not go on; the product of momentums falls from step to step.
-                let value = |name: &String| state.get(name.as_str()).and_then(|t| t.item().ok());
-                let newest = names.iter().min_by(|a, b| {
-                    let of = |name| value(name).unwrap_or(f64::INFINITY);
-                    of(a).total_cmp(&of(b))
-                });
-                of_state(newest.map_or("", String::as_str))?
+                // One after the other: of each, ranks may have to hand it.
+                let mut newest: Option<(f64, &str)> = None;
+                for name in names {
+                    let value = number(name)?.unwrap_or(f64::INFINITY);
+                    if newest.is_none_or(|(least, _)| value < least) {
+                        newest = Some((value, name));
+                    }
+                }
+                of_state(newest.map_or("", |(_, name)| name))?
             }
             Some(Slot::Untouched) => {
                 let mut bytes = vec![0; variable.bytes];
@@ -384,10 +390,6 @@ impl KerasModel {
     }
 }
 
-fn shape_of(t: &Tensor) -> Vec<usize> {
-    t.shape().to_vec()
-}
-
 fn state_types(training: &Training) -> HashMap<String, Vec<usize>> {
-    training.state().map(|(name, t)| (name.to_string(), shape_of(t))).collect()
+    training.whole_state().map(|part| (part.name.to_string(), part.whole.shape.to_vec())).collect()
 }

@@ -66,5 +66,7 @@ pub use quantize_aware::QuantizeAware;
 pub use schedule::{Factor, Schedule, Shape as ScheduleShape};
 pub use sequential::Sequential;
 pub use train_only::{Patterns, TrainOnly};
-pub use training::{Clip, OfRanks, Outcome, Parallel, Pipeline, Recipe, StageFigures, Stages, Training};
+pub use training::{
+    Clip, OfRanks, Outcome, OwnState, Parallel, Pipeline, Recipe, StageFigures, Stages, Training, WholeSource,
+};
 pub use weighting::{class_weighted_cross_entropy, sample_weighted};

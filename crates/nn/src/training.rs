@@ -10,10 +10,12 @@ mod splits;
 mod stages;
 mod start;
 mod whole;
+mod whole_source;
 
 pub use recipe::{Clip, Parallel, Recipe};
 pub use stages::{Pipeline, StageFigures, Stages};
 pub use whole::OfRanks;
+pub use whole_source::{OwnState, WholeSource};
 
 use std::sync::Arc;
 

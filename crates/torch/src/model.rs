@@ -151,7 +151,7 @@ impl TorchModel {
     /// The training is of another model, or values cannot be read.
     pub fn restore(&self, training: &mut Training) -> Result<()> {
         for param in &self.params {
-            training.restore(&param.name, &self.bytes(&param.name)?)?;
+            training.restore_whole(&param.name, &self.bytes(&param.name)?)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ mod stop;
 mod watched;
 
 mod checkpoint;
+mod gathered_state;
 mod parity;
 mod parts_file;
 mod pieces;
@@ -46,6 +47,7 @@ pub use early_stopping::EarlyStopping;
 pub use error::{Error, Result};
 pub use eta::{Eta, Left};
 pub use fault::Fault;
+pub use gathered_state::GatheredState;
 pub use history::{NoticeLog, StepLog};
 pub use live::LiveModel;
 pub use logs::{CsvLog, TensorBoardLog};

@@ -1,7 +1,7 @@
 //! What a user asks for: a model, a loss, an optimizer, a memory limit, data.
 //!
 //! A trainer is one object to its user and several subjects to its reader, one file each: what can be said of it (`options`), how its
-//! memory is planned (`planning`, `host`, `batch_sizes`, `ways_out`), what several of them decide together (`ranks`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`), looking
+//! memory is planned (`planning`, `host`, `batch_sizes`, `ways_out`), what several of them decide together (`ranks`) and put together (`gathered_state`), weights and checkpoints (`weights`), a run (`session`), using the model (`predict`), looking
 //! into it (`parity`, `rate_finder`), what is kept beside its steps (`best`, `average`, `pruning`).
 
 mod batch_sizes;

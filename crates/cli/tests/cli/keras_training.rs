@@ -34,16 +34,63 @@ fn losses(name: &str, scratch: &Scratch, more: &[&str]) -> (Vec<f64>, String) {
     (epochs.map(|line| line["loss"].as_f64().unwrap()).collect(), said)
 }
 
+/// Trains a file that a run wrote for one more epoch, alone: its losses tell of the weights, the optimizer's state and its count of steps.
+fn goes_on(name: &str, data: &str, scratch: &Scratch) -> Vec<f64> {
+    let (from, out) = (scratch.path(&format!("run/{name}.keras")), scratch.path("on"));
+    let _ = std::fs::remove_dir_all(&out);
+    let words = format!(
+        "train {from} --data {data} --batch 6 --epochs 2 --threads 1 --json --metrics none --out {out}"
+    );
+    let said = lines(&words.split(' ').collect::<Vec<_>>()).unwrap();
+    said.iter().filter(|line| line["event"] == "epoch").map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+fn same_losses(found: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (a, b) in found.iter().zip(expected) {
+        assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{what}: {found:?} and {expected:?}");
+    }
+}
+
 #[test]
-fn a_keras_file_trains_on_ranks_as_on_one() {
+fn a_keras_file_trains_on_ranks_as_on_one_and_is_written_back_whole() {
     let scratch = Scratch::new("keras-ranks");
-    let (one, _) = losses("mlp", &scratch, &["--threads", "1"]);
-    for ranks in ["2", "3"] {
-        let (found, _) = losses("mlp", &scratch, &["--threads", "1", "--ranks", ranks]);
-        assert_eq!(found.len(), one.len());
-        for (a, b) in found.iter().zip(&one) {
-            assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{ranks} ranks: {found:?} and {one:?}");
+    // Adam, momentum beside batch normalization, a product of momentums that all parameters share, and a rule that trains at another point.
+    for name in ["mlp", "cnn", "nadam", "free"] {
+        let data = data(&scratch, &format!("{name}.npz"));
+        let (one, _) = losses(name, &scratch, &["--threads", "1"]);
+        let on = goes_on(name, &data, &scratch);
+        for (ranks, way) in [
+            ("2", "data"),
+            ("2", "shard"),
+            ("3", "shard"),
+            ("2", "parameters"),
+            ("3", "parameters"),
+            ("2", "tensor"),
+            ("2", "pipeline"),
+        ] {
+            let what = format!("{name}, {way} on {ranks}");
+            let mut more = vec!["--threads", "1", "--ranks", ranks, "--parallel", way];
+            // The statistics of stages are of the whole batch as they are.
+            more.extend((way != "pipeline").then_some("--sync-batch-norm"));
+            let (found, _) = losses(name, &scratch, &more);
+            same_losses(&found, &one, &what);
+            same_losses(&goes_on(name, &data, &scratch), &on, &format!("{what}, after it"));
         }
+    }
+}
+
+#[test]
+fn a_keras_optimizer_that_cannot_be_cut_is_refused_by_what_it_looks_at() {
+    let scratch = Scratch::new("keras-uncut");
+    let (data, file) = (data(&scratch, "held.npz"), fixture("held.keras"));
+    for way in ["shard", "parameters", "tensor"] {
+        let out = scratch.path("run");
+        let words =
+            format!("train {} --data {data} --ranks 2 --parallel {way} --out {out} --json", file.display());
+        let why = lines(&words.split(' ').collect::<Vec<_>>()).unwrap_err();
+        assert!(why.contains("gradient_accumulation_steps") && why.contains("--parallel data"), "{why}");
+        assert!(!std::path::Path::new(&out).join("held.keras").exists(), "{way}");
     }
 }
 

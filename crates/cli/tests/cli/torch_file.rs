@@ -76,6 +76,44 @@ fn a_program_is_trained_with_its_own_loss_and_kept_by_its_own_names() {
 }
 
 #[test]
+fn a_program_trained_in_parts_on_ranks_is_kept_whole() {
+    let (scratch, file) = (Scratch::new("pt2-ranks"), fixture("mlp.pt2"));
+    // Every f32 tensor that a training wrote, by name.
+    let trained = |more: &str| -> Vec<(String, Vec<f32>)> {
+        let out = scratch.path(&format!("run{}", more.replace(' ', "")));
+        let words = format!(
+            "train {} --data random --take 22 --batch 6 --epochs 3 --loss mse --optimizer adam --lr 0.01 --threads 1 --json --out {out}{more}",
+            file.display()
+        );
+        let told = lines(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        let mut written = safetensors::Reader::open(told.last().unwrap()["model"].as_str().unwrap()).unwrap();
+        let mut tensors = written.tensors().to_vec();
+        tensors.retain(|tensor| tensor.element == Element::F32);
+        let numbers = tensors.into_iter().map(|tensor| {
+            let mut bytes = vec![0; tensor.shape.iter().product::<usize>() * 4];
+            written.read_into(&tensor.name, &mut bytes).unwrap();
+            let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            (tensor.name, numbers.collect())
+        });
+        numbers.collect()
+    };
+    let whole = trained("");
+    assert!(whole.iter().any(|(_, numbers)| numbers.len() > 1));
+    for more in
+        [" --ranks 2 --parallel shard", " --ranks 3 --parallel parameters", " --ranks 2 --parallel pipeline"]
+    {
+        let parts = trained(more);
+        assert_eq!(parts.len(), whole.len(), "{more}");
+        for ((name, found), (as_whole, expected)) in parts.iter().zip(&whole) {
+            assert_eq!((name, found.len()), (as_whole, expected.len()), "{more}");
+            for (a, b) in found.iter().zip(expected) {
+                assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()), "{more}: {name} has {a} for {b}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_program_without_a_loss_takes_one_by_name_and_is_planned_on_random_data() {
     let file = fixture("mlp.pt2");
     let file = file.to_str().unwrap();

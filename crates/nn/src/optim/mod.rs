@@ -145,6 +145,11 @@ pub trait Optimizer: std::fmt::Debug + Send + Sync {
         false
     }
 
+    /// What in it looks at more than an element at a time, where there is a name for that: a refusal says it.
+    fn looks_across(&self) -> Option<String> {
+        None
+    }
+
     /// The same step of a parameter as one op's formula, where there is one, for slots that are kept in fewer bits ([`EightBit`],
     /// [`Bf16State`]): it takes the scalars of [`Optimizer::prepare`], and slots in the order of [`Optimizer::slots`].
     fn rule(&self, _param: &Param) -> Option<Update> {
@@ -193,6 +198,10 @@ impl<O: Optimizer + ?Sized> Optimizer for Arc<O> {
 
     fn keeps_elements_apart(&self) -> bool {
         (**self).keeps_elements_apart()
+    }
+
+    fn looks_across(&self) -> Option<String> {
+        (**self).looks_across()
     }
 
     fn rule(&self, param: &Param) -> Option<Update> {

@@ -143,7 +143,8 @@ impl Pieces {
     }
 
     /// The bytes of a rank's part, from those of the whole.
-    pub(crate) fn part(&self, rank: usize, whole: &[u8]) -> Vec<u8> {
+    #[cfg(test)]
+    fn part(&self, rank: usize, whole: &[u8]) -> Vec<u8> {
         let mut part = vec![0; self.bytes()];
         for (of_whole, of_part) in self.own_within(rank, 0..whole.len()) {
             part[of_part..of_part + of_whole.len()].copy_from_slice(&whole[of_whole]);

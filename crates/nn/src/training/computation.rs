@@ -203,9 +203,11 @@ impl<M: Model + 'static> Computation<M> {
         let parted = shared.as_ref().filter(|_| recipe.is_parted());
         let is_apart = sharded.is_some() || parted.is_some() && recipe.optimizer.keeps_elements_apart();
         if !is_apart && shared.is_some() && stages.is_none() && recipe.parallel != Parallel::Data {
+            let why = recipe.optimizer.looks_across();
+            let why = why.unwrap_or_else(|| "8-bit state, averages of weights and Adafactor cannot".into());
             return Err(refuse(format!(
-                "shares the state of {} among ranks, which as it is used here cannot be cut into shards: 8-bit state, averages of weights, \
-                 Adafactor and optimizers of a Keras file cannot; take another one, or have all of it on every rank (--parallel data)",
+                "shares the state of {} among ranks, which as it is used here cannot be cut into shards: {why}; take another one, or have all of it \
+                 on every rank (--parallel data)",
                 recipe.optimizer.name()
             )));
         }

@@ -98,8 +98,8 @@ impl Training {
         if bytes.len() != whole.bytes() {
             return Err(refuse(format!("restores {name}, {whole}, from {} bytes", bytes.len())));
         }
-        let own = divided.pieces().part(self.handles.rank.rank, bytes);
-        self.restore_own(name, &own)
+        // Straight to where each piece belongs: nothing is copied in between, so that no more than the value itself is there beside the state.
+        self.restore_bytes(name, 0, bytes)
     }
 
     /// Sets this rank's part of a part of the state, as it lies there ([`OfRanks::pieces`]); what fills a shard up is zero.
