@@ -3,7 +3,7 @@
 usage: python3 benches/language_case.py PLIMSOLL WORK OUT NAME FOLDER SECONDS end|kill FLAGS...
 
 FOLDER is one of `language_folder.py`. A run that is to be killed is, as soon as its first epoch is over: so that no checkpoint of all weights is
-waited for. Nothing runs longer than SECONDS. Prints the plan, the kernels of `--profile`, the median of the steps behind the first five.
+waited for. PRECISION (mixed-bf16) is that of the run. Nothing runs longer than SECONDS. Prints the plan, the kernels of `--profile`, the median of the steps behind the first five.
 """
 import csv
 import json
@@ -20,7 +20,7 @@ plimsoll, work, out, name, folder, seconds, ending, *flags = sys.argv[1:]
 seconds, work, out = float(seconds), pathlib.Path(work), pathlib.Path(out)
 run = work / f"run-{name}"
 shutil.rmtree(run, ignore_errors=True)
-command = [plimsoll, "tune", folder, "--device", os.environ.get("DEVICE", "cuda"), "--precision", "mixed-bf16", "--epochs", "1", "--out", str(run), "--json", *flags]
+command = [plimsoll, "tune", folder, "--device", os.environ.get("DEVICE", "cuda"), "--precision", os.environ.get("PRECISION", "mixed-bf16"), "--epochs", "1", "--out", str(run), "--json", *flags]
 print("==", name, " ".join(flags), flush=True)
 size = sum(f.stat().st_size for f in pathlib.Path(folder).glob("*.safetensors"))
 start = time.time()

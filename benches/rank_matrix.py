@@ -184,6 +184,9 @@ def main():
     parser.add_argument("--grain", type=int, default=0, help="bytes above the least, for a build without optimizations")
     parser.add_argument("--out")
     args = parser.parse_args()
+    if os.path.basename(args.binary) != "plimsoll":
+        # Ranks are started by the command itself, which knows itself by its name: under another one all rows over TCP would be refused, and look well.
+        sys.exit(f"--binary {args.binary}: the command must be called plimsoll")
     limit = bytes_of(args.memory)
     args.keras_data = tempfile.mkdtemp()
     with zipfile.ZipFile(f"{KERAS}.npz") as arrays:

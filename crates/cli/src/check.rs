@@ -3,6 +3,7 @@
 use plimsoll::prelude::Precision;
 
 use crate::config::Config;
+use crate::request::is_model_file;
 use crate::{Failure, batch_auto, names, ranks};
 
 /// More threads than this are a mistake on any machine.
@@ -97,6 +98,32 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     check_names(config)
 }
 
+/// Whether weights in bf16 are asked of a model that can have them, with state that moves them.
+fn check_narrow_weights(config: &Config) -> Result<(), Failure> {
+    let (all, layers) = config.precision()?;
+    let refused = |why: &str| Err(Failure(format!("--precision bf16 {why}")));
+    if layers.iter().any(|(_, own)| *own == Precision::Bf16) {
+        return refused("is for a whole model; a layer's own precision can be mixed-bf16");
+    }
+    if all != Some(Precision::Bf16) {
+        return Ok(());
+    }
+    if config.kept()? != plimsoll::nn::Kept::Bf16 {
+        return refused(
+            "has the optimizer's state in bf16, too; leave --state out, or take --precision mixed-bf16",
+        );
+    }
+    if config.model.as_deref().is_some_and(is_model_file) {
+        return refused(
+            "is for models by name and folders of language models; a file's weights are kept as it has them, so take mixed-bf16",
+        );
+    }
+    if config.average.is_some() {
+        return refused("rounds weights, of which an average (--average) would stand still; take mixed-bf16");
+    }
+    Ok(())
+}
+
 /// Whether all names are known ones.
 fn check_names(config: &Config) -> Result<(), Failure> {
     if let Some(name) = &config.optimizer {
@@ -112,6 +139,7 @@ fn check_names(config: &Config) -> Result<(), Failure> {
             "is for parameters in f32, and --precision f64 makes all of them f64; leave one of the two out";
         return Err(Failure(format!("--state {} {why}", kept.name())));
     }
+    check_narrow_weights(config)?;
     config.on_error()?;
     config.scale()?;
     config.augment()?;

@@ -121,7 +121,7 @@ pub struct Config {
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// f32, f64, mixed-bf16 or mixed-f16; with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
+    /// f32, f64, mixed-bf16, mixed-f16, or bf16 (weights are kept in bf16, too, with no copy in f32; the optimizer's state is bf16 then, and both are rounded stochastically); with commas also those of layers by name: `mixed-bf16,head=f32`, `block*=f32`.
     /// [default: f32, or a Keras file's own]
     #[arg(long, help_heading = "Training")]
     #[serde(skip_serializing_if = "Option::is_none")]

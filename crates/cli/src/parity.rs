@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<(), Stop> {
 /// What rounding explains, a few layers deep.
 fn usual_tolerance(precision: Option<Precision>) -> f64 {
     match precision {
-        Some(Precision::MixedBf16) => 0.02,
+        Some(Precision::Bf16 | Precision::MixedBf16) => 0.02,
         Some(Precision::MixedF16) => 0.004,
         _ => 1e-5,
     }

@@ -194,9 +194,15 @@ pub fn save_model<'a, C>(
     copy_beside(&folder.path, out)?;
     Tensors::new(own.iter().map(spec).collect(), SHARD).write(out, |name| {
         let bytes = own[name].to_bytes()?;
+        if own[name].dtype() == stored && cfg!(target_endian = "little") {
+            return Ok(bytes);
+        }
         let numbers: Vec<f32> = match own[name].dtype() {
             DType::F32 => bytes.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
             DType::F64 => bytes.as_chunks::<8>().0.iter().map(|x| f64::from_le_bytes(*x) as f32).collect(),
+            DType::BF16 => {
+                bytes.as_chunks::<2>().0.iter().map(|x| bf16::from_le_bytes(*x).to_f32()).collect()
+            }
             other => return Err(Error::Asked(format!("weights of {other} are not written"))),
         };
         drop(bytes);

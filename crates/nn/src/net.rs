@@ -272,7 +272,7 @@ impl Net {
         self.precision.compute()
     }
 
-    /// The element type of parameters and statistics here: f32, or f64 under [`Precision::F64`].
+    /// The element type of biases, norms and statistics here: f32, or f64 under [`Precision::F64`].
     pub fn master_dtype(&self) -> DType {
         self.precision.master()
     }
@@ -299,8 +299,8 @@ impl Net {
         own.map_or(self.precision, |(_, precision)| *precision)
     }
 
-    /// A parameter that the optimizer moves, in the element type of activations. It is kept as f32, or f64 under
-    /// [`Precision::F64`].
+    /// A parameter that the optimizer moves, in the element type of activations. It is kept as f32, as f64 under
+    /// [`Precision::F64`], or with two axes or more as bf16 under [`Precision::Bf16`].
     #[track_caller]
     pub fn param(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
         let dtype = self.dtype();
@@ -310,7 +310,8 @@ impl Net {
     /// A parameter that the optimizer moves, in the type in which it is kept: norms read their scale so.
     #[track_caller]
     pub fn master(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Tensor> {
-        self.get(name, Type::new(self.master_dtype(), shape), init, true)
+        let shape = shape.into();
+        self.get(name, Type::new(self.precision.weight(shape.rank()), shape), init, true)
     }
 
     /// The weight of a layer with these fans; [`Net::with_start`] says how it starts.

@@ -531,6 +531,7 @@ fn discovered(model: &(impl Model + ?Sized), recipe: Recipe) -> Result<(Recipe, 
 
 /// The recipe with what ranks have of the model: parts of its weights, or stages of it.
 fn arranged(model: &(impl Model + ?Sized), recipe: Recipe, params: &[Param]) -> Result<Recipe> {
+    recipe.check_precision()?;
     let recipe = recipe.parted(model, params)?;
     if !recipe.is_staged() {
         return Ok(Recipe { stages: None, ..recipe });

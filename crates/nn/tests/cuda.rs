@@ -2,7 +2,7 @@
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Adam, Kept, Net, Optimizer, Recipe, Training};
+use plimsoll_nn::{Adam, Kept, Net, Optimizer, Precision, Recipe, Training};
 use plimsoll_run::{Device, Error, Exactness, Result, Tensor};
 use plimsoll_testing::group;
 
@@ -49,6 +49,24 @@ fn train(device: &Device, change: impl FnOnce(&mut Recipe)) -> Result<(Vec<f64>,
 fn assert_close(found: &[f64], expected: &[f64], what: &str) {
     for (a, b) in found.iter().zip(expected) {
         assert!((a - b).abs() <= 1e-5 * b.abs(), "{what}: {found:?} and {expected:?}");
+    }
+}
+
+#[test]
+fn weights_in_bf16_move_on_the_backend_as_on_the_cpu() {
+    let narrow = |recipe: &mut Recipe| {
+        recipe.request.precision = Precision::Bf16;
+        recipe.optimizer = Adam::new(1e-2).with_state(Kept::Bf16).unwrap();
+    };
+    let cpu = Device::cpu_with(1, Bytes::mib(64)).unwrap();
+    let (expected, ..) = train(&cpu, narrow).unwrap();
+    assert!(expected[4] < expected[0]);
+    for device in devices() {
+        let (losses, ..) = train(&device, narrow).unwrap();
+        for (a, b) in losses.iter().zip(&expected) {
+            // Products in bf16 differ in their last bits, and with them what is rounded to.
+            assert!((a - b).abs() <= 0.02 * b.abs(), "{device:?}: {losses:?} and {expected:?}");
+        }
     }
 }
 

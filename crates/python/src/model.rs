@@ -71,7 +71,13 @@ impl LiveModel {
                 model = open(Some(&types))?;
             }
             if let Some(precision) = precision {
-                model = model.with_precision(precision.parse::<Precision>().map_err(plain)?);
+                let precision = precision.parse::<Precision>().map_err(plain)?;
+                if precision == Precision::Bf16 {
+                    return Err(plain(
+                        "precision bf16 is not for models of Keras, whose weights are kept as it has them; take mixed-bf16",
+                    ));
+                }
+                model = model.with_precision(precision);
             }
             Ok(LiveModel { model, variables: variables.clone() })
         };

@@ -67,6 +67,9 @@ pub enum Precision {
     F32,
     /// Everything in f64, parameters and the optimizer's state too: to compare with other systems beyond rounding. On the CPU.
     F64,
+    /// Weights are kept as bf16, and activations too: no copy in f32 is moved beside them. Only an optimizer whose state is bf16 moves such weights,
+    /// rounded stochastically. Biases, norms and statistics stay f32.
+    Bf16,
     /// Weights are read and activations kept as bf16.
     MixedBf16,
     /// Weights are read and activations kept as f16.
@@ -79,14 +82,19 @@ impl Precision {
         match self {
             Precision::F32 => DType::F32,
             Precision::F64 => DType::F64,
-            Precision::MixedBf16 => DType::BF16,
+            Precision::Bf16 | Precision::MixedBf16 => DType::BF16,
             Precision::MixedF16 => DType::F16,
         }
     }
 
-    /// The type of parameters, statistics and the optimizer's state.
+    /// The type of parameters, statistics and the optimizer's state; of weights it is [`Precision::weight`].
     pub const fn master(self) -> DType {
         self.compute().accumulator()
+    }
+
+    /// The type in which a parameter of so many axes is kept.
+    pub const fn weight(self, axes: usize) -> DType {
+        if matches!(self, Precision::Bf16) && axes > 1 { DType::BF16 } else { self.master() }
     }
 
     /// Whether gradients underflow unless the loss is multiplied by a scale.
@@ -99,6 +107,7 @@ impl Precision {
         match self {
             Precision::F32 => "f32",
             Precision::F64 => "f64",
+            Precision::Bf16 => "bf16",
             Precision::MixedBf16 => "mixed-bf16",
             Precision::MixedF16 => "mixed-f16",
         }
@@ -111,11 +120,14 @@ impl std::str::FromStr for Precision {
     /// ```
     /// use plimsoll_run::Precision;
     /// assert_eq!("mixed-bf16".parse(), Ok(Precision::MixedBf16));
-    /// assert!("f8".parse::<Precision>().is_err_and(|why| why.contains("use f32, f64, mixed-bf16 or mixed-f16")));
+    /// assert!("f8".parse::<Precision>().is_err_and(|why| why.contains("use f32, f64, bf16, mixed-bf16 or mixed-f16")));
     /// ```
     fn from_str(name: &str) -> Result<Precision, String> {
-        let all = [Precision::F32, Precision::F64, Precision::MixedBf16, Precision::MixedF16];
+        let all =
+            [Precision::F32, Precision::F64, Precision::Bf16, Precision::MixedBf16, Precision::MixedF16];
         let known = all.into_iter().find(|precision| precision.name() == name);
-        known.ok_or_else(|| format!("there is no precision {name}; use f32, f64, mixed-bf16 or mixed-f16"))
+        known.ok_or_else(|| {
+            format!("there is no precision {name}; use f32, f64, bf16, mixed-bf16 or mixed-f16")
+        })
     }
 }

@@ -74,11 +74,13 @@ impl Config {
         self.allocator.as_deref().map(parse).transpose()
     }
 
-    /// What the optimizer's state is kept as.
+    /// What the optimizer's state is kept as: as the weights are, unless it is said.
     pub fn kept(&self) -> Result<Kept, Failure> {
+        let is_narrow = self.precision()?.0 == Some(Precision::Bf16);
+        let usual = if is_narrow { Kept::Bf16 } else { Kept::F32 };
         self.state
             .as_deref()
-            .map_or(Ok(Kept::F32), str::parse::<Kept>)
+            .map_or(Ok(usual), str::parse::<Kept>)
             .map_err(|why| Failure(format!("--state {why}")))
     }
 

@@ -1,4 +1,4 @@
-//! The optimizer's state as bytes and in bf16: less memory that is planned and kept, a run that goes on with the same bits, and refusals by name.
+//! The optimizer's state as bytes and in bf16, and weights in bf16: less memory that is planned and kept, a run that goes on with the same bits, and refusals by name.
 
 use serde_json::Value;
 
@@ -38,15 +38,23 @@ fn a_plan_shows_a_part_of_the_state_and_its_least_is_kept() {
         let saved = bytes(&whole, "floor_bytes") - bytes(&small, "floor_bytes");
         let less = was - is;
         assert!(saved * 10 >= less * 8, "the least is {saved} bytes less, where state is {less} less");
-        keeps_its_least(kept);
+        keeps_its_least(["--state", kept]);
     }
+    // Beside mixed-bf16, weights in bf16 are half of what is kept.
+    let (mixed, narrow) = (plan(&["--precision", "mixed-bf16"]), plan(&["--precision", "bf16"]));
+    for kind in ["parameter", "optimizer"] {
+        let (was, is) = (bytes(&mixed["kinds"], kind), bytes(&narrow["kinds"], kind));
+        assert!((was * 50..=was * 52).contains(&(is * 100)), "{kind}: {is} of {was} bytes");
+    }
+    assert!(bytes(&narrow, "floor_bytes") < bytes(&mixed, "floor_bytes"));
+    keeps_its_least(["--precision", "bf16"]);
 }
 
-fn keeps_its_least(kept: &str) {
-    let scratch = Scratch::new(&format!("{kept}-limit"));
+fn keeps_its_least(kept: [&str; 2]) {
+    let scratch = Scratch::new(&format!("{}-limit", kept.concat()));
     let train = |name: &str, memory: &str| -> Vec<String> {
         let out = scratch.path(name);
-        let more = ["--epochs", "1", "--json", "--out", &out, "--state", kept, "--memory", memory];
+        let more = [&["--epochs", "1", "--json", "--out", &out, "--memory", memory], &kept[..]].concat();
         words("train", &more).into_iter().map(String::from).collect()
     };
     let refusal = refused(&train("refused", "1MiB").iter().map(String::as_str).collect::<Vec<_>>());
@@ -68,18 +76,42 @@ fn a_run_goes_on_with_the_same_bits_and_not_with_other_state() {
     };
     let plain = scratch.path("plain");
     run(&plain, "1", &[]).unwrap();
+    let narrow = scratch.path("narrow");
+    run(&narrow, "2", &["--precision", "bf16"]).unwrap();
+    let halves = scratch.path("halves");
+    run(&halves, "1", &["--precision", "bf16"]).unwrap();
+    run(&halves, "2", &["--resume"]).unwrap();
+    let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
+    assert!(model(&narrow) == model(&halves), "a run with weights in bf16 that went on has other weights");
     for kept in ["8bit", "bf16"] {
         let (whole, parts) = (scratch.path(&format!("{kept}-whole")), scratch.path(&format!("{kept}-parts")));
         run(&whole, "2", &["--state", kept]).unwrap();
         run(&parts, "1", &["--state", kept]).unwrap();
         run(&parts, "2", &["--resume"]).unwrap();
-        let model = |folder: &str| std::fs::read(format!("{folder}/model.safetensors")).unwrap();
         assert!(model(&whole) == model(&parts), "a run with {kept} that went on has other weights");
         assert!(model(&plain) != model(&whole));
         let other = run(&parts, "3", &["--resume", "--state", "f32"]).unwrap_err();
         assert!(other.contains(&format!("begun with --state {kept}, and now --state f32")), "{other}");
         let other = run(&plain, "3", &["--resume", "--state", kept]).unwrap_err();
         assert!(other.contains(&format!("begun without it, and now --state {kept}")), "{other}");
+    }
+}
+
+#[test]
+fn weights_in_bf16_are_refused_by_name_where_they_cannot_be() {
+    let file = fixture("decay.keras");
+    let file = file.to_str().unwrap();
+    for (words, why) in [
+        ("plan mlp --precision bf16 --state f32", "has the optimizer's state in bf16, too"),
+        ("plan mlp --precision bf16 --state 8bit", "has the optimizer's state in bf16, too"),
+        ("plan mlp --precision bf16 --optimizer sgd", "--state bf16: sgd has no bf16 state"),
+        ("plan mlp --precision f32,out=bf16", "is for a whole model"),
+        ("train mlp --precision bf16 --average 0.99", "would stand still"),
+        ("train mlp --precision bf16 --ranks 2", "is for one rank"),
+        (&format!("plan {file} --precision bf16"), "is for models by name and folders of language models"),
+    ] {
+        let said = refused(&words.split(' ').collect::<Vec<_>>());
+        assert!(said.contains(why), "{words}: {said}");
     }
 }
 

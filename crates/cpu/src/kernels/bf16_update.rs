@@ -1,9 +1,11 @@
-//! An optimizer's step over state in bf16: a block of 256 numbers is widened, moved, and rounded by draws of a counter before the next.
+//! An optimizer's step over state in bf16, and over parameters in bf16: a block of 256 numbers is widened, moved, and rounded by draws of a counter
+//! before the next.
 //!
 //! Blocks begin where those of the draws do: a shard that begins inside of one has fewer numbers in its first.
 
 use half::bf16;
 use plimsoll_device::backend::{Call, Fault};
+use plimsoll_graph::DType;
 use plimsoll_graph::eight_bit::BLOCK;
 use plimsoll_graph::ops::{Bf16Update, dither, rounded};
 use plimsoll_graph::philox::Source;
@@ -22,11 +24,18 @@ const DRAWN: usize = 4 * WIDTH;
 // A block is whole numbers of those.
 const _: () = assert!(BLOCK.is_multiple_of(DRAWN));
 
-/// One state, read and written.
+/// A state, or a parameter, read and written.
 #[derive(Clone, Copy)]
 struct State {
     old: Shared<bf16>,
     new: Shared<bf16>,
+}
+
+/// A parameter in bf16, with its gradient and what it is rounded by.
+struct Narrow {
+    value: State,
+    grad: Shared<bf16>,
+    source: Source,
 }
 
 multiversion! {
@@ -68,6 +77,11 @@ impl Kernel for Bf16Update {
             old: Shared(call.inputs[self.key() + 1 + at].ptr.cast()),
             new: Shared(call.outputs[1 + at].ptr.cast()),
         };
+        let narrow = (call.inputs[0].ty.dtype == DType::BF16).then(|| Narrow {
+            value: State { old: Shared(call.inputs[0].ptr.cast()), new: Shared(call.outputs[0].ptr.cast()) },
+            grad: Shared(call.inputs[1].ptr.cast()),
+            source: self.value_source([key[0], key[1]]),
+        });
         let m = state(0);
         let v = (self.update.rule.states() > 1).then(|| state(1));
         let (first, end) = (self.first, self.first + moved.n);
@@ -75,6 +89,7 @@ impl Kernel for Bf16Update {
         let blocks = first / BLOCK..end.div_ceil(BLOCK);
         cpu.pool().run(blocks.len().div_ceil(TASK), |task| {
             let (mut means, mut squares, mut words) = ([0.0; BLOCK], [0.0; BLOCK], [0; BLOCK]);
+            let (mut values, mut grads) = ([0.0; BLOCK], [0.0; BLOCK]);
             let begin = blocks.start + task * TASK;
             for block in begin..blocks.end.min(begin + TASK) {
                 let from = first.max(block * BLOCK);
@@ -84,9 +99,20 @@ impl Kernel for Bf16Update {
                 if let Some(v) = &v {
                     widened(isa, v.old.get().wrapping_add(start), &mut squares[..n]);
                 }
-                moved.step(isa, start, n, &mut means, &mut squares);
+                let of_block = from % BLOCK..from % BLOCK + n;
+                match &narrow {
+                    None => moved.step(isa, start, n, &mut means, &mut squares),
+                    Some(Narrow { value, grad, source }) => {
+                        widened(isa, value.old.get().wrapping_add(start), &mut values[..n]);
+                        widened(isa, grad.get().wrapping_add(start), &mut grads[..n]);
+                        moved.step_here(isa, n, &mut values, &grads, &mut means, &mut squares);
+                        drawn(isa, source, &grid, block, &mut words);
+                        let new = value.new.get().wrapping_add(start);
+                        narrowed(isa, &values[..n], &words[of_block.clone()], 0, new);
+                    }
+                }
                 drawn(isa, &source, &grid, block, &mut words);
-                let words = &words[from % BLOCK..from % BLOCK + n];
+                let words = &words[of_block];
                 narrowed(isa, &means[..n], words, 0, m.new.get().wrapping_add(start));
                 if let Some(v) = &v {
                     narrowed(isa, &squares[..n], words, 1, v.new.get().wrapping_add(start));

@@ -8,7 +8,7 @@ use crate::gemm::Shared;
 use crate::isa::Isa;
 use crate::simd::multiversion;
 
-/// A parameter that is moved, block by block.
+/// A parameter that is moved, block by block; where it is not f32, its numbers are not read here ([`Moved::step_here`]).
 pub(super) struct Moved {
     /// Its elements.
     pub n: usize,
@@ -43,6 +43,21 @@ impl Moved {
     pub fn step(&self, isa: Isa, start: usize, n: usize, m: &mut [f32; BLOCK], v: &mut [f32; BLOCK]) {
         let (value, grad) = (self.value.get().wrapping_add(start), self.grad.get().wrapping_add(start));
         step(isa, self.rule, &self.step, value, grad, self.out.get().wrapping_add(start), n, m, v);
+    }
+
+    /// Moves `n` numbers, a block at most, that are here in f32 whatever they are kept as.
+    #[inline(always)]
+    pub fn step_here(
+        &self,
+        isa: Isa,
+        n: usize,
+        values: &mut [f32; BLOCK],
+        grads: &[f32; BLOCK],
+        m: &mut [f32; BLOCK],
+        v: &mut [f32; BLOCK],
+    ) {
+        let out = values.as_mut_ptr();
+        step(isa, self.rule, &self.step, out, grads.as_ptr(), out, n, m, v);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use plimsoll_device::backend::Call;
+use plimsoll_device::backend::{Call, Operand};
 use plimsoll_graph::ops::Bf16Update;
 
 use super::{Kernel, update};
@@ -15,7 +15,7 @@ const TEXT: &str =
 
 impl Kernel for Bf16Update {
     unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
-        let n = call.inputs[0].ty.elements();
+        let (n, dtype) = (call.inputs[0].ty.elements(), call.inputs[0].ty.dtype);
         if n == 0 {
             return Ok(());
         }
@@ -26,9 +26,14 @@ impl Kernel for Bf16Update {
         for at in 1..3 {
             args = args.at(call.outputs.get(at).map_or(null_mut(), |y| y.ptr));
         }
-        let args = args.int(self.first).int(self.stream as usize);
+        // Blocks of draws are at multiples of four elements of the whole parameter.
+        let lies_well =
+            |operand: &Operand<'_>| (operand.ptr as usize).is_multiple_of(4 * operand.ty.dtype.bytes());
+        let of_elements = call.inputs.iter().filter(|x| x.ty.elements() == n).chain(call.outputs);
+        let by_four = self.first.is_multiple_of(4) && of_elements.into_iter().all(lies_well);
+        let args = args.int(self.first).int(self.stream as usize).int(usize::from(by_four));
         let draws = (self.first + n).div_ceil(4) - self.first / 4;
-        let code = update::code("bf16_update", TEXT, &self.update);
+        let code = update::code("bf16_update", TEXT, &self.update, dtype);
         // SAFETY: the caller's promise; the arguments are in the order of the source's struct.
         unsafe { cuda.launch(&code, "bf16_update", Grid::each(draws), &args) }
     }

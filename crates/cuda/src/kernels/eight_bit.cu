@@ -56,7 +56,7 @@ KERNEL(eight_bit_update, P) {
 #if RULE == 0
             v = squares[p.v[i]] * p.v_scale[block];
 #endif
-            moved_by(p.moved, s, i, m, v);
+            p.moved.out[i] = moved_to(s, p.moved.value[i], p.moved.grad[i], m, v);
         }
         write_state(p, block, i, m, bounds, p.new_m, p.new_m_scale);
 #if RULE == 0

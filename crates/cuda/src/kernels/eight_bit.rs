@@ -3,6 +3,7 @@
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::Call;
+use plimsoll_graph::DType;
 use plimsoll_graph::eight_bit::BLOCK;
 use plimsoll_graph::ops::EightBitUpdate;
 
@@ -32,7 +33,7 @@ impl Kernel for EightBitUpdate {
         for at in 1..5 {
             args = args.at(call.outputs.get(at).map_or(null_mut(), |y| y.ptr));
         }
-        let code = update::code("eight_bit", TEXT, &self.0);
+        let code = update::code("eight_bit", TEXT, &self.0, DType::F32);
         let grid = Grid { blocks: [n.div_ceil(BLOCK).min(MOST) as u32, 1, 1], threads: THREADS, shared: 0 };
         // SAFETY: the caller's promise; the arguments are in the order of the source's struct.
         unsafe { cuda.launch(&code, "eight_bit_update", grid, &args) }

@@ -2,11 +2,12 @@
 //
 // RULE is 0 for Adam, 1 for momentum, 2 for Nesterov's, 3 for Lion. Products and sums are not contracted, so that states are those of the host.
 
-// The parameter, its gradient and the numbers of the step; behind them a kernel's own.
+// The parameter and its gradient, of type T, and the numbers of the step; behind them a kernel's own.
 struct Moved {
     i64 n;
-    const float *value, *grad, *first, *second, *shrink;
-    float *out;
+    const T *value, *grad;
+    const float *first, *second, *shrink;
+    T *out;
     double c[4];
     double l2;
     i64 shrinks;
@@ -30,9 +31,8 @@ DEV Shares shares_of(const Moved &p) {
     return s;
 }
 
-// Moves number i by its state, and the state.
-DEV void moved_by(const Moved &p, const Shares &s, i64 i, float &m, float &v) {
-    float value = p.value[i], g = p.grad[i];
+// Where a number moves by its state, which moves too.
+DEV float moved_to(const Shares &s, float value, float g, float &m, float &v) {
     if (s.l2 != 0.0f) g = g + value * s.l2;
     float step;
 #if RULE == 0
@@ -47,5 +47,5 @@ DEV void moved_by(const Moved &p, const Shares &s, i64 i, float &m, float &v) {
     m = m * s.c0 + g;
     step = RULE == 2 ? g + m * s.c0 : m;
 #endif
-    p.out[i] = value * s.shrink - step * s.a;
+    return value * s.shrink - step * s.a;
 }

@@ -19,7 +19,7 @@ pub(super) fn moved(update: &Update, call: &Call<'_>) -> Args {
     args.float(f64::from(step.l2)).int(usize::from(update.shrinks))
 }
 
-/// A family of kernels for a step of this rule.
-pub(super) fn code(name: &'static str, text: &'static str, update: &Update) -> Code<'static> {
-    Code { contract: false, ..Code::of(name, text, DType::F32).with("RULE", update.rule.number()) }
+/// A family of kernels for a step of this rule, over parameters of a type.
+pub(super) fn code(name: &'static str, text: &'static str, update: &Update, dtype: DType) -> Code<'static> {
+    Code { contract: false, ..Code::of(name, text, dtype).with("RULE", update.rule.number()) }
 }

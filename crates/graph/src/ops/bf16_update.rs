@@ -2,7 +2,8 @@
 //!
 //! A mean that follows slowly moves by less than bf16 tells apart, and rounded to nearest would stand still. So a number between two of bf16
 //! becomes either, the nearer one more often, such that on average it is the number itself. The draws are those of a counter
-//! ([`crate::philox`]): seed, step, parameter and element say them, and nothing else does.
+//! ([`crate::philox`]): seed, step, parameter and element say them, and nothing else does. The parameter itself may be bf16 too; it is rounded the
+//! same way, by draws of its own.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,7 +15,7 @@ use crate::philox::Source;
 use crate::reference::Array;
 use crate::{DType, Type};
 
-/// A step of an optimizer whose state is bf16. Inputs: the parameter, its gradient, the scalars of the rule, the key (seed and step), then the
+/// A step of an optimizer whose state is bf16, over a parameter in f32 or bf16. Inputs: the parameter, its gradient (of the same type), the scalars of the rule, the key (seed and step), then the
 /// state; outputs: the new parameter, then the new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bf16Update {
@@ -35,9 +36,20 @@ impl Bf16Update {
         self.update.first_state()
     }
 
-    /// The draws of a step.
+    /// The draws of a step that its state is rounded by.
     pub fn source(&self, key: [i64; 2]) -> Source {
         Source::new([key[0], key[1], 0], self.stream)
+    }
+
+    /// The draws of a step that a parameter in bf16 is rounded by: the lower half of an element's word.
+    pub fn value_source(&self, key: [i64; 2]) -> Source {
+        Source::new([key[0], key[1], 1], self.stream)
+    }
+
+    /// The word of an element of the parameter, or of this shard of it.
+    fn word(&self, source: &Source, i: usize) -> u32 {
+        let element = self.first + i;
+        source.block(0, (element / 4) as u32)[element % 4]
     }
 }
 
@@ -69,7 +81,8 @@ impl Rule for Bf16Update {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let at = self.key();
-        let value = self.update.check(inputs, at + 1 + self.update.rule.states())?;
+        let arity = at + 1 + self.update.rule.states();
+        let value = self.update.check(inputs, arity, &[DType::F32, DType::BF16])?;
         let key = inputs[at];
         if key.dtype != DType::I64 || *key.shape != [2] {
             return Err(format!("its key is i64[2], the seed and the step, not {key}"));
@@ -103,15 +116,18 @@ impl Rule for Bf16Update {
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let all = Update::numbers(inputs);
         let (key, first) = (&inputs[self.key()].data, self.key() + 1);
-        let source = self.source([key[0] as i64, key[1] as i64]);
-        let (values, states) = self.update.reference(&all, |state, i| all[first + state][i]);
+        let key = [key[0] as i64, key[1] as i64];
+        let (source, value_source) = (self.source(key), self.value_source(key));
+        let (mut values, states) = self.update.reference(&all, |state, i| all[first + state][i]);
+        let back = |x: f32, dither: u32| f64::from(f32::from_bits(u32::from(rounded(x, dither)) << 16));
+        if outputs.first().is_some_and(|ty| ty.dtype == DType::BF16) {
+            for (i, x) in values.iter_mut().enumerate() {
+                *x = back(*x as f32, dither(self.word(&value_source, i), 0));
+            }
+        }
         let mut results = vec![values];
         for (at, state) in states.iter().enumerate() {
-            let kept = |(i, &x): (usize, &f32)| {
-                let element = self.first + i;
-                let word = source.block(0, (element / 4) as u32)[element % 4];
-                f64::from(f32::from_bits(u32::from(rounded(x, dither(word, at))) << 16))
-            };
+            let kept = |(i, &x): (usize, &f32)| back(x, dither(self.word(&source, i), at));
             results.push(state.iter().enumerate().map(kept).collect());
         }
         results.into_iter().zip(outputs).map(|(data, ty)| Array::new(ty.shape.clone(), data)).collect()
@@ -120,8 +136,8 @@ impl Rule for Bf16Update {
     fn examples(dice: &mut Dice) -> Vec<Example> {
         // A shard begins anywhere in a block of draws.
         let firsts = [0, 1, 258, 1023];
-        let example = |((update, n), first): ((Update, usize), usize)| {
-            let ty = Type::new(DType::F32, [n]);
+        let example = |((update, n), first): ((Update, usize), usize), dtype: DType| {
+            let ty = Type::new(dtype, [n]);
             let mut inputs = update.example_inputs(&ty);
             inputs.push((Type::new(DType::I64, [2]), Domain::Key));
             for state in 0..update.rule.states() {
@@ -132,7 +148,8 @@ impl Rule for Bf16Update {
             Example::new(Bf16Update { update, stream: 7, first }, inputs)
         };
         let sizes = Update::example_sizes(dice, 256);
-        Update::examples().into_iter().zip(sizes).zip(firsts).map(example).collect()
+        let all = || Update::examples().into_iter().zip(sizes).zip(firsts);
+        all().map(|it| example(it, DType::F32)).chain(all().map(|it| example(it, DType::BF16))).collect()
     }
 }
 

@@ -40,7 +40,7 @@ impl Rule for EightBitUpdate {
 
     fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
         let first = self.0.first_state();
-        let value = self.0.check(inputs, first + 2 * self.codes().len())?;
+        let value = self.0.check(inputs, first + 2 * self.codes().len(), &[DType::F32])?;
         let [codes, scales] = coded(value);
         let mut outputs: Types = smallvec![value.clone()];
         for pair in inputs[first..].chunks_exact(2) {

@@ -103,14 +103,20 @@ impl Update {
         3 + self.rule.scalars()
     }
 
-    /// Checks the parameter, its gradient and the scalars, of `arity` inputs in all.
-    pub(super) fn check<'a>(&self, inputs: &[&'a Type], arity: usize) -> Result<&'a Type, String> {
+    /// Checks the parameter, which has one of these types, its gradient and the scalars, of `arity` inputs in all.
+    pub(super) fn check<'a>(
+        &self,
+        inputs: &[&'a Type],
+        arity: usize,
+        dtypes: &[DType],
+    ) -> Result<&'a Type, String> {
         if inputs.len() != arity {
             return Err(format!("it takes {arity} inputs and was given {}", inputs.len()));
         }
         let (value, grad) = (inputs[0], inputs[1]);
-        if value.dtype != DType::F32 || value != grad {
-            return Err(format!("{value} and {grad} must be the same type of f32"));
+        if !dtypes.contains(&value.dtype) || value != grad {
+            let known: Vec<String> = dtypes.iter().map(DType::to_string).collect();
+            return Err(format!("{value} and {grad} must be the same type of {}", known.join(" or ")));
         }
         let mut scalars = inputs[2..self.first_state()].iter();
         match scalars.find(|ty| ty.dtype != DType::F32 || ty.shape.rank() != 0) {

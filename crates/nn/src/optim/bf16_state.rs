@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_graph::ops::Bf16Update;
-use plimsoll_graph::{DType, UpdateOps};
+use plimsoll_graph::{DType, TensorOps, UpdateOps};
 use plimsoll_run::{Result, Tensor};
 
 use super::kept::{around_inner, kept_as};
@@ -15,7 +15,8 @@ use crate::Param;
 /// average. What is drawn is said by the training's seed, the step, the parameter's name and the element: the same training gives
 /// the same bits every time, on any number of threads, and where it goes on.
 ///
-/// Parameters that are not f32 keep state of their own type.
+/// Parameters that are bf16 themselves ([`Precision::Bf16`](plimsoll_run::Precision)) are rounded the same way, by draws of their own; parameters of other
+/// types keep state of their own type.
 ///
 /// ```
 /// use plimsoll_graph::{DType, Type};
@@ -36,7 +37,8 @@ around_inner!(Bf16State, Kept::Bf16);
 impl Bf16State {
     /// The step of a parameter whose state is bf16, of which this begins at an element.
     fn step(&self, param: &Param, first: usize) -> Option<Bf16Update> {
-        let update = self.inner.rule(param).filter(|_| param.ty.dtype == DType::F32)?;
+        let update = self.inner.rule(param);
+        let update = update.filter(|_| matches!(param.ty.dtype, DType::F32 | DType::BF16))?;
         Some(Bf16Update { update, stream: stream(&param.name), first })
     }
 }
@@ -66,8 +68,10 @@ impl Optimizer for Bf16State {
         let Some(op) = self.step(at.param, at.first) else {
             return self.inner.update(at, value, grad, slots);
         };
+        // Whoever asks may have them in the parameter's type.
+        let scalars = at.scalars.iter().map(|x| x.cast(DType::F32)).collect::<Result<Vec<Tensor>>>()?;
         let (scalars, state): (Vec<&Tensor>, Vec<&Tensor>) =
-            (at.scalars.iter().collect(), slots.iter().collect());
+            (scalars.iter().collect(), slots.iter().collect());
         let mut moved = value.bf16_update(op, grad, &scalars, at.key, &state)?;
         let value = moved.remove(0);
         Ok((value, moved.into_vec()))

@@ -13,7 +13,7 @@ use crate::error::refuse;
 use crate::optim::{NormScale, added, clip_by_norm_over};
 use crate::parts::{Cut, Own, Sketched};
 use crate::scale::LossScale;
-use crate::{Model, Net, Param, UpdateAt, clip_by_value};
+use crate::{Kept, Model, Net, Param, UpdateAt, clip_by_value};
 
 /// What is traced: forward, loss, backward, update.
 pub(super) struct Computation<M> {
@@ -278,12 +278,18 @@ impl<M: Model + 'static> Computation<M> {
         let count = state[layout.count].add_scalar(1.0)?;
         let rate = &layout.rates_of(state)?;
         let prepared = recipe.optimizer.prepare(&count, rate)?;
-        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| params[i].ty.dtype))?;
+        // A step that rounds to bf16 by itself computes in f32.
+        let rounds = recipe.optimizer.kept() == Kept::Bf16;
+        let computed_in = |i: usize| match params[i].ty.dtype {
+            DType::BF16 if rounds => DType::F32,
+            own => own,
+        };
+        let scalars = in_types(&prepared, layout.trained.iter().map(|&i| computed_in(i)))?;
         let mut new: Vec<Tensor> = state.to_vec();
         // What layers set themselves; of a parameter that moves, it is where it moves from.
         let (mut whose, mut own_values) = (Vec::new(), Vec::new());
         for (&(i, slots), grad) in moved.iter().zip(&grads) {
-            let own = scalars.iter().find(|(dtype, _)| *dtype == params[i].ty.dtype);
+            let own = scalars.iter().find(|(dtype, _)| *dtype == computed_in(i));
             let scalars = own.map_or(&prepared, |(_, scalars)| scalars);
             let own = recipe.updated(&params[i]);
             let (param, first) = (own.as_ref().unwrap_or(&params[i]), recipe.first_updated(&params[i]));

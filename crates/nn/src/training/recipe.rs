@@ -5,13 +5,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use plimsoll_device::Bytes;
-use plimsoll_graph::Type;
 use plimsoll_graph::ops::Rank;
-use plimsoll_run::{MemoryRequest, Result, StepOptions, Tensor};
+use plimsoll_graph::{DType, Type};
+use plimsoll_run::{MemoryRequest, Precision, Result, StepOptions, Tensor};
 
 use super::{Stages, shards, splits};
+use crate::error::refuse;
 use crate::parts::{Parts, Sketched};
-use crate::{Loss, Measure, Model, Net, Optimizer, Param, softmax_cross_entropy};
+use crate::{Averaged, Init, Kept, Loss, Measure, Model, Net, Optimizer, Param, softmax_cross_entropy};
 
 /// A bound on gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -362,6 +363,37 @@ impl Recipe {
     /// The types of inputs and labels, as a step is given them.
     pub(super) fn types(&self) -> Vec<Type> {
         self.inputs.iter().chain(&self.labels).cloned().collect()
+    }
+
+    /// Whether what is asked of the precision can be done. Weights in bf16 that were rounded to nearest would stand still under small steps.
+    pub(super) fn check_precision(&self) -> Result<()> {
+        if self.request.precision != Precision::Bf16 {
+            return Ok(());
+        }
+        let some = Param {
+            name: "some".into(),
+            ty: Type::new(DType::BF16, [2, 2]),
+            init: Init::Constant(0.0),
+            trained: true,
+        };
+        if self.optimizer.slots(&some).iter().any(|slot| slot.name == Averaged::SLOT) {
+            return Err(refuse(
+                "averages its weights, and an average of weights in bf16 would stand still; take --precision mixed-bf16",
+            ));
+        }
+        if self.optimizer.kept() != Kept::Bf16 {
+            let name = self.optimizer.name();
+            return Err(refuse(format!(
+                "keeps its weights in bf16 (--precision bf16), which {name} as it is used here cannot move: its state would have to be bf16, too. Adam, AdamW, \
+                 momentum, Nesterov's and Lion can have that (--state bf16); --precision mixed-bf16 keeps a copy of the weights in f32"
+            )));
+        }
+        if self.rank.ranks > 1 {
+            return Err(refuse(
+                "keeps its weights in bf16 (--precision bf16), which is for one rank: what ranks add up is f32; take --precision mixed-bf16",
+            ));
+        }
+        Ok(())
     }
 
     pub(super) fn needs_loss_scale(&self) -> bool {

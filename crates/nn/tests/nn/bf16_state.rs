@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use plimsoll_device::Bytes;
 use plimsoll_graph::{DType, TensorOps};
-use plimsoll_nn::{Adagrad, Adam, Averaged, Bf16State, Kept, Optimizer, Sgd, Training};
+use plimsoll_nn::{
+    Adagrad, Adam, Averaged, Bf16State, Kept, Optimizer, Param, Precision, Recipe, Sgd, Training,
+};
 use plimsoll_run::{Device, Result, Step, Tensor};
 
 use crate::narrow_state::{
-    batch, bits, learns_as_in_f32, model, numbers, optimizers, param, recipe, step_of,
+    batch, bits, learns_as_in_f32, model, numbers, optimizers, param, recipe, step_from, step_of, train,
 };
 
 fn key(seed: i64, step: i64) -> Result<Tensor> {
@@ -62,6 +64,82 @@ fn a_step_is_that_of_f32_and_its_state_a_neighbour_right_on_average() -> Result<
         }
     }
     Ok(())
+}
+
+/// Weights in bf16, a net's and a step's alike.
+fn narrow(mut recipe: Recipe) -> Recipe {
+    recipe.request.precision = Precision::Bf16;
+    recipe
+}
+
+#[test]
+fn weights_in_bf16_become_neighbours_of_where_f32_moves_to_right_on_average() -> Result<()> {
+    let n = 20_001;
+    let wide = param(n);
+    let own = Param { ty: wide.ty.with_dtype(DType::BF16), ..wide.clone() };
+    // Numbers and gradients that bf16 has.
+    let rough = |seed: u64| -> Vec<f32> {
+        numbers(n, seed).iter().map(|x| f32::from_bits(x.to_bits() & 0xffff_0000)).collect()
+    };
+    for (name, plain) in optimizers() {
+        let optimizer = || Bf16State::of(&*plain).unwrap();
+        let start = Tensor::from_slice(&rough(1), [n])?.cast(DType::BF16)?;
+        let mut step = step_from(optimizer(), &own, start, 0)?;
+        let mut same = step_of(optimizer(), &wide, &rough(1), 0)?;
+        let (grad, key) = (Tensor::from_slice(&rough(10), [n])?, key(3, 1)?);
+        step.run(&[&grad.cast(DType::BF16)?, &key])?;
+        same.run(&[&grad, &key])?;
+        let (found, wanted) = (step.state(), same.state());
+        for (state, (found, wanted)) in found.iter().zip(wanted).enumerate().skip(1) {
+            assert_eq!(found.to_bytes()?, wanted.to_bytes()?, "{name}, state {state}");
+        }
+        assert_eq!(found[0].dtype(), DType::BF16);
+        let (found, wanted) = (found[0].to_f64()?, wanted[0].to_vec::<f32>()?);
+        let mut off = 0.0;
+        for (&found, &wanted) in found.iter().zip(&wanted) {
+            let [near, far] = neighbours(wanted);
+            assert!(found == near || found == far, "{name}: {wanted} became {found}");
+            off += (found - f64::from(wanted)) / (far - near);
+        }
+        let off = off / n as f64;
+        assert!(off.abs() < 0.012, "{name}: off by {off} of a gap");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_training_with_weights_in_bf16_learns_as_in_f32_and_repeats_its_bits() {
+    for (name, plain) in optimizers() {
+        let of = |threads: usize, recipe: Recipe| {
+            Device::cpu_with(threads, Bytes::mib(256)).unwrap().scope(|| train(recipe, 640).unwrap())
+        };
+        let (wanted, _) = of(2, recipe(plain.clone()));
+        let own = || narrow(recipe(Bf16State::of(&*plain).unwrap()));
+        let (found, training) = of(2, own());
+        // What is computed in bf16 is off by more than what is rounded.
+        assert!((found - wanted).abs() <= 0.1 * wanted, "{name}: {found} where f32 comes to {wanted}");
+        let kept = bits(&training);
+        assert_eq!(kept["in/weight"].len(), 2 * 40 * 160, "{name}");
+        assert_eq!(kept["in/bias"].len(), 4 * 160, "{name}: a bias stays f32");
+        assert!(kept == bits(&of(1, own()).1), "{name}: other bits on one thread");
+    }
+}
+
+#[test]
+fn weights_in_bf16_are_refused_where_nothing_moves_them() {
+    let adam = || Adam::new(1e-2);
+    let averaged = Bf16State::of(&Averaged::new(adam(), 0.9)).unwrap();
+    let refused: [(Arc<dyn Optimizer>, &str); 4] = [
+        (Arc::new(adam()), "adam as it is used here cannot move"),
+        (Arc::new(Sgd::new(0.1)), "(--state bf16)"),
+        (adam().with_state(Kept::EightBit).unwrap(), "adam-8bit as it is used here cannot move"),
+        (averaged, "an average of weights in bf16 would stand still"),
+    ];
+    for (optimizer, why) in refused {
+        let name = optimizer.name();
+        let said = Training::new(model, narrow(recipe(optimizer)), 5).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains(why), "{name}: {said}");
+    }
 }
 
 /// Steps with one gradient everywhere.

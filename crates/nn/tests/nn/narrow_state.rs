@@ -16,7 +16,12 @@ pub fn param(n: usize) -> Param {
 
 /// One step of an optimizer over a parameter, its gradient and a key, compiled; of a shard that begins at an element.
 pub fn step_of(optimizer: Arc<dyn Optimizer>, param: &Param, start: &[f32], first: usize) -> Result<Step> {
-    let mut state = vec![Tensor::from_slice(start, &param.ty.shape)?];
+    step_from(optimizer, param, Tensor::from_slice(start, &param.ty.shape)?, first)
+}
+
+/// As [`step_of`], from a parameter of any type.
+pub fn step_from(optimizer: Arc<dyn Optimizer>, param: &Param, start: Tensor, first: usize) -> Result<Step> {
+    let mut state = vec![start];
     for slot in optimizer.slots(param) {
         state.push(Tensor::full(slot.ty, slot.init)?);
     }
@@ -30,7 +35,7 @@ pub fn step_of(optimizer: Arc<dyn Optimizer>, param: &Param, start: &[f32], firs
         let at =
             UpdateAt { count: &count, rate: &rate, scalars: &scalars, param: &param, first, key: &inputs[1] };
         let (value, slots) = optimizer.update(&at, &state[0], &inputs[0], &state[1..n])?;
-        let loss = value.sum(&[], false)?;
+        let loss = value.cast(DType::F32)?.sum(&[], false)?;
         Ok(StepResult {
             state: [vec![value], slots, vec![count]].concat(),
             outputs: vec![loss],

@@ -33,6 +33,7 @@ impl Trainer {
         let narrower: &[Precision] = match (&self.training, self.request.precision) {
             (None, Precision::F32) => &[Precision::MixedBf16, Precision::MixedF16],
             (None, Precision::F64) => &[Precision::F32, Precision::MixedBf16, Precision::MixedF16],
+            (None, Precision::MixedBf16) => &[Precision::Bf16],
             _ => &[],
         };
         // Narrower state goes with the precision that was asked for. It is looked at first: it is offered of large models too.
@@ -40,7 +41,7 @@ impl Trainer {
         let is_new = self.training.is_none() && !is_wide;
         let smaller: &[Kept] = match self.optimizer.kept() {
             Kept::F32 if is_new => &Kept::NARROW,
-            Kept::Bf16 if is_new => &[Kept::EightBit],
+            Kept::Bf16 if is_new && self.request.precision != Precision::Bf16 => &[Kept::EightBit],
             _ => &[],
         };
         let mut looked_at: Vec<Job<'_, Option<Remedy>>> = Vec::new();
@@ -58,12 +59,21 @@ impl Trainer {
             }
         }
         for &precision in narrower.iter().take(if most == 1 { 1 } else { narrower.len() }) {
+            // Weights in bf16 go with state in bf16.
+            let optimizer = match precision {
+                Precision::Bf16 => self.optimizer.with_state(Kept::Bf16),
+                _ => Some(self.optimizer.clone()),
+            };
+            let Some(optimizer) = optimizer else { continue };
             let change = match precision {
+                Precision::Bf16 => {
+                    "weights and the optimizer's state in bf16, rounded stochastically, without a copy in f32"
+                }
                 Precision::MixedBf16 => "activations and weights as read in bf16, sums in f32",
                 Precision::MixedF16 => "activations and weights as read in f16, with a loss scale",
                 _ => "everything in f32",
             };
-            look(format!("--precision {}", precision.name()), change, precision, self.optimizer.clone());
+            look(format!("--precision {}", precision.name()), change, precision, optimizer);
         }
         looked_at.extend(more.into_iter().filter_map(|look| look()));
         ways.extend(in_turn(looked_at).into_iter().flatten().filter(|way| way.least < least));
