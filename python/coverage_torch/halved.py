@@ -1,4 +1,4 @@
-"""Twenty PyTorch models under half of the bytes that they take without a limit: the same bits, and a peak of the process within the limit.
+"""PyTorch models under half of the bytes that they take without a limit: the same bits, and a peak of the process within the limit.
 
     python python/coverage_torch/halved.py [--only REGEX] [--kept halved.jsonl] [--write docs/torch-halved.md]
 
@@ -25,9 +25,10 @@ sys.path.insert(0, str(HERE))
 STEPS = 2
 #: Names with how often the batch of the table is repeated.
 MODELS = {
-    "timm/test_vit2": 32, "timm/test_vit3": 16, "timm/vit_tiny_patch16_224": 32, "timm/deit_tiny_patch16_224": 32, "timm/resmlp_12_224": 48, "timm/convnext_atto": 16, "timm/regnetx_002": 16,
-    "timm/regnety_002": 16, "timm/poolformer_s12": 32, "timm/mobilenetv3_small_100": 32, "timm/lcnet_050": 32, "timm/edgenext_xx_small": 16, "torchvision/squeezenet1_1": 32, "torchvision/mobilenet_v2": 16,
-    "torchvision/shufflenet_v2_x0_5": 32, "transformers/albert": 512, "written/state_space": 2048, "written/seq2seq": 512, "written/wavenet": 512, "written/lstm_cells": 1024,
+    "timm/test_vit2": 32, "timm/test_vit3": 16, "timm/vit_tiny_patch16_224": 32, "timm/deit_tiny_patch16_224": 32, "timm/resmlp_12_224": 48, "timm/convnext_atto": 16, "timm/regnetx_002": 96,
+    "timm/regnety_002": 96, "timm/poolformer_s12": 32, "timm/mobilenetv3_small_100": 32, "timm/lcnet_050": 32, "timm/edgenext_xx_small": 16, "torchvision/squeezenet1_1": 128, "torchvision/mobilenet_v2": 16,
+    "torchvision/shufflenet_v2_x0_5": 128, "transformers/albert": 512, "written/state_space": 16384, "written/seq2seq": 8192, "written/wavenet": 8192, "written/lstm_cells": 16384,
+    "timm/ghostnetv2_100": 32, "timm/resnet26d": 24, "timm/mixer_s32_224": 64, "transformers/bert": 256, "transformers/gpt2": 256, "torchvision/resnet18": 24, "timm/mobilevitv2_050": 24, "timm/darknet53": 8,
 }
 
 

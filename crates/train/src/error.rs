@@ -22,8 +22,8 @@ pub enum Error {
     /// Ranks were started with different programs, plans, limits or data: which differs in what.
     #[error("{0}")]
     RanksDiffer(String),
-    /// The memory limit cannot be kept on this rank, which needs most and says so.
-    #[error("rank {0} cannot keep the memory limit, and says why")]
+    /// This rank cannot train, and says why for all: the memory limit cannot be kept and it needs most, or something else is wrong and it is the first to say so.
+    #[error("rank {0} cannot train, and says why")]
     RefusedBy(usize),
     /// A number that was set is none, or none that makes sense.
     #[error("{what} is {value}; it must be a number {must}")]

@@ -157,21 +157,37 @@ impl Trainer {
         self.together(self.plan(data))
     }
 
-    /// What this rank has, unless the memory limit cannot be kept somewhere: then the refusal of the rank that needs most, or the word that there is one.
+    /// What this rank has, unless somewhere nothing can be had. Where the memory limit cannot be kept: the refusal of the rank that needs most, or the word that
+    /// there is one. Where anything else is wrong: what is wrong here, unless a rank before this one says the same, or the word that it is said.
     pub(crate) fn together<T>(&self, own: Result<T>) -> Result<T> {
         let least = match &own {
             Ok(_) => 0.0,
             Err(Error::Run(plimsoll_run::Error::Infeasible { least, .. })) => least.get() as f64,
-            // The others hear of it when this rank stops.
-            Err(_) => return own,
+            Err(error) if is_of_ranks(error) => return own,
+            Err(error) => -(1.0 + (short_digest(&error.to_string()) as f64)),
         };
         let Some(ranks) = self.ranks()? else { return own };
         let Rank { rank, ranks: n, .. } = ranks.rank();
         let mut all = vec![0.0; n];
         all[rank] = least;
         if let Err(fault) = ranks.sum(&mut all) {
-            // One that has heard already may have stopped: what this rank has to say is said all the same.
+            // One may have been lost: what this rank has to say is said all the same.
             return own.and(Err(failed(fault)));
+        }
+        if all.iter().any(|&of_rank| of_rank != 0.0) {
+            // Nobody stops before all have heard. Whoever fails here has.
+            ranks.sum(&mut [0.0]).ok();
+        }
+        if all.iter().any(|&of_rank| of_rank < 0.0) {
+            // Those that have something else to say say it, each text once.
+            let speaker = match least < 0.0 {
+                true => all.iter().position(|&other| other == least),
+                false => all.iter().position(|&other| other < 0.0),
+            };
+            return match speaker {
+                Some(other) if other != rank => Err(Error::RefusedBy(other)),
+                _ => own,
+            };
         }
         let most = all.iter().fold(0.0, |most: f64, &least| most.max(least));
         match all.iter().position(|&least| least == most) {
@@ -204,11 +220,17 @@ pub(crate) fn is_of_ranks(error: &Error) -> bool {
     matches!(error, Error::Run(plimsoll_run::Error::Ranks(_)))
 }
 
-/// A short number that tells texts from others: FNV-1a.
+/// A short number that tells texts from others, in words.
 fn digest(texts: impl Iterator<Item = String>) -> String {
-    let mut sum = 0xcbf2_9ce4_8422_2325u64;
-    for byte in texts.flat_map(|text| text.into_bytes().into_iter().chain([0])) {
-        sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{sum:016x}")
+    format!("{:016x}", hashed(texts.flat_map(|text| text.into_bytes().into_iter().chain([0]))))
+}
+
+/// A number that tells texts from others, as f64 has it to the last digit.
+fn short_digest(text: &str) -> u64 {
+    hashed(text.bytes()) >> 12
+}
+
+/// FNV-1a.
+fn hashed(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -197,6 +197,19 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
 }
 
 #[test]
+fn what_is_wrong_for_all_ranks_is_said_once() {
+    let scratch = Scratch::new("ranks-wrong");
+    let words = format!(
+        "train unet --data random --image 16 --width 4 --depth 2 --classes 3 --take 6 --batch 3 --epochs 1 --parallel tensor --out {}",
+        scratch.path("run")
+    );
+    let said: Vec<String> = run(ranks(3, &words)).into_iter().filter_map(Result::err).collect();
+    let wrong: Vec<&String> = said.iter().filter(|why| why.contains("can have parts of")).collect();
+    assert_eq!((said.len(), wrong.len()), (3, 1), "{said:?}");
+    assert!(!wrong[0].contains("rank 1:") && !wrong[0].contains("rank 2:"), "the first says it: {said:?}");
+}
+
+#[test]
 fn every_rank_keeps_its_memory_limit_from_the_least_on() {
     let scratch = Scratch::new("ranks-memory");
     let settings = |name: &str, memory: u64| {
