@@ -57,7 +57,7 @@ impl Problem {
 
     /// The digest of its times alone: of its ops and of its link.
     pub fn digest_of_times(&self) -> Digest {
-        let speed = self.link.map(|Link { bytes_per_second }| bytes_per_second);
+        let speed = self.link.map(|Link { bytes_per_second, start_ns }| (bytes_per_second, start_ns));
         self.ops.iter().fold(Digest::of(b"times").with(speed), |sum, op| sum.with(op.ns))
     }
 }
@@ -93,7 +93,7 @@ mod tests {
             |p| p.ops[0].scratch = 1,
             |p| p.ops[0].replayable = false,
             |p| p.scratch_alignment = 256,
-            |p| p.link = Some(Link { bytes_per_second: 7 }),
+            |p| p.link = Some(Link::new(7)),
         ];
         let mut digests = vec![first.digest()];
         for change in changes {

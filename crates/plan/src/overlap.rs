@@ -197,7 +197,7 @@ mod tests {
     /// A tensor that is made first and wanted last, with six ops between; a copy takes as long as two of them.
     fn step() -> IndexedProblem {
         let mut step = Problem::new();
-        step.link = Some(Link { bytes_per_second: 1_000_000_000 });
+        step.link = Some(Link::new(1_000_000_000));
         let kept = step.tensor(Tensor::transient("kept", 128));
         step.op(Op::new("make", &[], &[kept], 10));
         let mut last = None;

@@ -195,13 +195,22 @@ impl Op {
 pub struct Link {
     /// Its speed, either way, in bytes a second.
     pub bytes_per_second: u64,
+    /// What a copy takes beside its bytes, in nanoseconds: it is started and waited for.
+    #[serde(default)]
+    pub start_ns: u64,
 }
 
 impl Link {
+    /// A link whose copies take their bytes' time alone.
+    pub fn new(bytes_per_second: u64) -> Link {
+        Link { bytes_per_second, start_ns: 0 }
+    }
+
     /// Nanoseconds to copy `bytes` over the link, rounded up.
     pub fn ns(&self, bytes: u64) -> u64 {
         let speed = u128::from(self.bytes_per_second.max(1));
-        u64::try_from((u128::from(bytes) * 1_000_000_000).div_ceil(speed)).unwrap_or(u64::MAX)
+        let moving = u64::try_from((u128::from(bytes) * 1_000_000_000).div_ceil(speed)).unwrap_or(u64::MAX);
+        moving.saturating_add(self.start_ns)
     }
 }
 

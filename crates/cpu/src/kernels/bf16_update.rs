@@ -7,7 +7,7 @@ use half::bf16;
 use plimsoll_device::backend::{Call, Fault};
 use plimsoll_graph::DType;
 use plimsoll_graph::eight_bit::BLOCK;
-use plimsoll_graph::ops::{Bf16Update, dither, rounded};
+use plimsoll_graph::ops::{Bf16Update, dither, rounded, value_dither};
 use plimsoll_graph::philox::Source;
 
 use super::Kernel;
@@ -31,11 +31,10 @@ struct State {
     new: Shared<bf16>,
 }
 
-/// A parameter in bf16, with its gradient and what it is rounded by.
+/// A parameter in bf16, with its gradient.
 struct Narrow {
     value: State,
     grad: Shared<bf16>,
-    source: Source,
 }
 
 multiversion! {
@@ -59,11 +58,19 @@ multiversion! {
         }
     }
 
-    /// Numbers to bf16, each by its word.
+    /// Numbers of a state to bf16, each by its word.
     fn narrowed<L>(numbers: &[f32], words: &[u32], state: usize, new: *mut bf16) {
         for (i, (&x, &word)) in numbers.iter().zip(words).enumerate() {
             // SAFETY: the caller gives room for as many.
             unsafe { *new.add(i) = bf16::from_bits(rounded(x, dither(word, state))) };
+        }
+    }
+
+    /// Numbers of a parameter to bf16, each by its word.
+    fn narrowed_values<L>(numbers: &[f32], words: &[u32], new: *mut bf16) {
+        for (i, (&x, &word)) in numbers.iter().zip(words).enumerate() {
+            // SAFETY: the caller gives room for as many.
+            unsafe { *new.add(i) = bf16::from_bits(rounded(x, value_dither(word))) };
         }
     }
 }
@@ -80,7 +87,6 @@ impl Kernel for Bf16Update {
         let narrow = (call.inputs[0].ty.dtype == DType::BF16).then(|| Narrow {
             value: State { old: Shared(call.inputs[0].ptr.cast()), new: Shared(call.outputs[0].ptr.cast()) },
             grad: Shared(call.inputs[1].ptr.cast()),
-            source: self.value_source([key[0], key[1]]),
         });
         let m = state(0);
         let v = (self.update.rule.states() > 1).then(|| state(1));
@@ -99,20 +105,17 @@ impl Kernel for Bf16Update {
                 if let Some(v) = &v {
                     widened(isa, v.old.get().wrapping_add(start), &mut squares[..n]);
                 }
-                let of_block = from % BLOCK..from % BLOCK + n;
+                drawn(isa, &source, &grid, block, &mut words);
+                let words = &words[from % BLOCK..from % BLOCK + n];
                 match &narrow {
                     None => moved.step(isa, start, n, &mut means, &mut squares),
-                    Some(Narrow { value, grad, source }) => {
+                    Some(Narrow { value, grad }) => {
                         widened(isa, value.old.get().wrapping_add(start), &mut values[..n]);
                         widened(isa, grad.get().wrapping_add(start), &mut grads[..n]);
                         moved.step_here(isa, n, &mut values, &grads, &mut means, &mut squares);
-                        drawn(isa, source, &grid, block, &mut words);
-                        let new = value.new.get().wrapping_add(start);
-                        narrowed(isa, &values[..n], &words[of_block.clone()], 0, new);
+                        narrowed_values(isa, &values[..n], words, value.new.get().wrapping_add(start));
                     }
                 }
-                drawn(isa, &source, &grid, block, &mut words);
-                let words = &words[of_block];
                 narrowed(isa, &means[..n], words, 0, m.new.get().wrapping_add(start));
                 if let Some(v) = &v {
                     narrowed(isa, &squares[..n], words, 1, v.new.get().wrapping_add(start));

@@ -55,12 +55,11 @@ KERNEL(bf16_update, P) {
 #endif
             }
         }
-        u32 w[4], of_value[4] = {0, 0, 0, 0};
+        u32 w[4];
         philox(seed, step, 0, (u32)p.stream, (u32)block, w);
-        if (sizeof(T) == sizeof(bf16)) philox(seed, step, 1, (u32)p.stream, (u32)block, of_value);
         for (int k = 0; k < 4; k++) {
             float mean = widen(m.v[k]), square = widen(v.v[k]);
-            keep(value.v[k], moved_to(s, widen(value.v[k]), widen(grad.v[k]), mean, square), of_value[k] & 0xffffu);
+            keep(value.v[k], moved_to(s, widen(value.v[k]), widen(grad.v[k]), mean, square), w[k] * 0x9e3779b9u >> 16);
             m.v[k] = rounded(mean, w[k] & 0xffffu);
             v.v[k] = rounded(square, w[k] >> 16);
         }

@@ -2,8 +2,8 @@
 //!
 //! A mean that follows slowly moves by less than bf16 tells apart, and rounded to nearest would stand still. So a number between two of bf16
 //! becomes either, the nearer one more often, such that on average it is the number itself. The draws are those of a counter
-//! ([`crate::philox`]): seed, step, parameter and element say them, and nothing else does. The parameter itself may be bf16 too; it is rounded the
-//! same way, by draws of its own.
+//! ([`crate::philox`]): seed, step, parameter and element say them, and nothing else does. The parameter itself may be bf16 too, and is rounded the
+//! same way.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -36,14 +36,9 @@ impl Bf16Update {
         self.update.first_state()
     }
 
-    /// The draws of a step that its state is rounded by.
+    /// The draws of a step.
     pub fn source(&self, key: [i64; 2]) -> Source {
         Source::new([key[0], key[1], 0], self.stream)
-    }
-
-    /// The draws of a step that a parameter in bf16 is rounded by: the lower half of an element's word.
-    pub fn value_source(&self, key: [i64; 2]) -> Source {
-        Source::new([key[0], key[1], 1], self.stream)
     }
 
     /// The word of an element of the parameter, or of this shard of it.
@@ -57,6 +52,13 @@ impl Bf16Update {
 #[inline(always)]
 pub fn dither(word: u32, state: usize) -> u32 {
     if state == 0 { word & 0xffff } else { word >> 16 }
+}
+
+/// The bits of an element's word that a parameter in bf16 is rounded by. A word times an odd number is every word once, so that these are as even as the word's
+/// own; drawing again would take as long as the step itself.
+#[inline(always)]
+pub fn value_dither(word: u32) -> u32 {
+    word.wrapping_mul(0x9e37_79b9) >> 16
 }
 
 /// The upper half of a number's bits, one more as often as its lower half is of 2¹⁶. What is no number stays none.
@@ -116,13 +118,12 @@ impl Rule for Bf16Update {
     fn reference(&self, inputs: &[&Array], outputs: &[Type]) -> Vec<Array> {
         let all = Update::numbers(inputs);
         let (key, first) = (&inputs[self.key()].data, self.key() + 1);
-        let key = [key[0] as i64, key[1] as i64];
-        let (source, value_source) = (self.source(key), self.value_source(key));
+        let source = self.source([key[0] as i64, key[1] as i64]);
         let (mut values, states) = self.update.reference(&all, |state, i| all[first + state][i]);
         let back = |x: f32, dither: u32| f64::from(f32::from_bits(u32::from(rounded(x, dither)) << 16));
         if outputs.first().is_some_and(|ty| ty.dtype == DType::BF16) {
             for (i, x) in values.iter_mut().enumerate() {
-                *x = back(*x as f32, dither(self.word(&value_source, i), 0));
+                *x = back(*x as f32, value_dither(self.word(&source, i)));
             }
         }
         let mut results = vec![values];

@@ -48,7 +48,7 @@ mod window;
 
 pub use attention::{Attention, AttentionArgs, AttentionDims, AttentionGrad, AttentionOps};
 pub use avg_pool::AvgPool;
-pub use bf16_update::{Bf16Update, dither, rounded};
+pub use bf16_update::{Bf16Update, dither, rounded, value_dither};
 pub use binary::{Binary, Compare, Select};
 pub use cast::Cast;
 pub use conv::{Conv, ConvFrame};

@@ -15,7 +15,7 @@ use crate::Param;
 /// average. What is drawn is said by the training's seed, the step, the parameter's name and the element: the same training gives
 /// the same bits every time, on any number of threads, and where it goes on.
 ///
-/// Parameters that are bf16 themselves ([`Precision::Bf16`](plimsoll_run::Precision)) are rounded the same way, by draws of their own; parameters of other
+/// Parameters that are bf16 themselves ([`Precision::Bf16`](plimsoll_run::Precision)) are rounded the same way; parameters of other
 /// types keep state of their own type.
 ///
 /// ```

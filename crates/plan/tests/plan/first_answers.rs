@@ -16,7 +16,7 @@ fn steps() -> Vec<(String, Problem, Request)> {
     steps.extend(shapes::small().into_iter().map(|(name, step)| (name.to_string(), step, within.clone())));
     for seed in 0..3 {
         let mut step = random_step(9, seed);
-        step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+        step.link = Some(Link::new(20_000_000_000));
         let request = Request { host_budget: 1 << 20, ..within.clone() };
         steps.push((format!("linked {seed}"), step.clone(), request.clone()));
         steps.push((format!("carried {seed}"), with_carried_state(step, 400), request));

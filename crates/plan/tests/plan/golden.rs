@@ -52,7 +52,7 @@ fn a_refusal_names_the_floor_who_holds_it_and_ways_out() {
 #[test]
 fn with_a_link_copies_are_started_and_awaited() {
     let mut step = step();
-    step.link = Some(plimsoll_plan::Link { bytes_per_second: 1024 * 1_000_000_000 / 40 });
+    step.link = Some(plimsoll_plan::Link::new(1024 * 1_000_000_000 / 40));
     // Nothing is cheaper to make again than to copy.
     step.ops.iter_mut().take(3).for_each(|op| op.replayable = false);
     let request = Request { host_budget: 4096, ..Request::within(256 + 3 * 1024) };

@@ -50,7 +50,7 @@ fn what_is_held_adds_up_to_the_live_bytes_of_the_plan() {
 fn copies_hold_both_ends_until_they_are_awaited() {
     for seed in 400..408 {
         let mut step = with_carried_state(random_step(8, seed), 200);
-        step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+        step.link = Some(Link::new(20_000_000_000));
         let request = Request { host_budget: 20_000, ..Request::within(0) };
         let mut planner = Planner::new(&step, &request).unwrap();
         let (floor, most) = (planner.floor_bytes(), planner.unlimited_bytes());

@@ -15,7 +15,7 @@ fn subjects() -> Vec<(Problem, Plan)> {
     for seed in 0..40 {
         let mut step = random_step(10, 500 + seed);
         if seed % 2 == 0 {
-            step.link = Some(Link { bytes_per_second: 50_000_000_000 });
+            step.link = Some(Link::new(50_000_000_000));
         }
         if seed % 4 == 1 {
             step = with_carried_state(step, 400);

@@ -70,7 +70,7 @@ fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
     let mut offloaded = 0;
     for seed in 400..412 {
         let mut step = random_step(10, seed);
-        step.link = Some(Link { bytes_per_second: 100_000_000_000 });
+        step.link = Some(Link::new(100_000_000_000));
         let request = Request { host_budget: 20_000, ..Request::within(0) };
         let mut planner = Planner::new(&step, &request).unwrap();
         let floor = planner.floor_bytes();
@@ -86,7 +86,7 @@ fn offloading_to_the_host_verifies_and_stays_within_both_budgets() {
 fn host_memory_never_makes_a_plan_slower_or_the_floor_higher() {
     for seed in 400..404 {
         let mut step = random_step(10, seed);
-        step.link = Some(Link { bytes_per_second: 5_000_000_000 });
+        step.link = Some(Link::new(5_000_000_000));
         let mut without = Planner::new(&step, &Request::within(0)).unwrap();
         let mut with = Planner::new(&step, &Request { host_budget: 20_000, ..Request::within(0) }).unwrap();
         let (floor, most) = (without.floor_bytes(), without.unlimited_bytes());
@@ -107,7 +107,7 @@ fn state_on_the_host_takes_less_of_the_device_and_runs_beside_ops_where_there_is
         let mut step = with_carried_state(here.clone(), 200);
         let link = seed % 2 == 0;
         if link {
-            step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+            step.link = Some(Link::new(20_000_000_000));
         }
         let request = Request { host_budget: if link { 10_000 } else { 0 }, ..Request::within(0) };
         let mut planner = Planner::new(&step, &request).unwrap();
@@ -141,7 +141,7 @@ fn state_on_the_host_takes_less_of_the_device_and_runs_beside_ops_where_there_is
 #[test]
 fn copies_that_run_beside_ops_are_taken_where_waiting_for_them_would_be_dear() {
     let mut step = Problem::new();
-    step.link = Some(Link { bytes_per_second: 4096 * 1_000_000_000 / 3000 });
+    step.link = Some(Link::new(4096 * 1_000_000_000 / 3000));
     let layers = 32usize;
     let made: Vec<TensorId> =
         (0..layers).map(|n| step.tensor(Tensor::transient(format!("x{n}"), 4096))).collect();
@@ -174,7 +174,7 @@ fn copies_run_beside_ops_where_there_is_room() {
     let (mut beside, mut waited) = (0, 0);
     for seed in 400..412 {
         let mut step = random_step(10, seed);
-        step.link = Some(Link { bytes_per_second: 20_000_000_000 });
+        step.link = Some(Link::new(20_000_000_000));
         let request = Request { host_budget: 20_000, ..Request::within(0) };
         let mut planner = Planner::new(&step, &request).unwrap();
         let (floor, most) = (planner.floor_bytes(), planner.unlimited_bytes());
@@ -188,8 +188,7 @@ fn copies_run_beside_ops_where_there_is_room() {
                         ns += step.ops[op.index()].ns;
                     }
                     Step::Offload { tensor, .. } | Step::Prefetch { tensor, .. } => {
-                        ns +=
-                            Link { bytes_per_second: 20_000_000_000 }.ns(step.tensors[tensor.index()].bytes);
+                        ns += Link::new(20_000_000_000).ns(step.tensors[tensor.index()].bytes);
                         let next = plan.steps.get(at + 1);
                         beside += usize::from(!matches!(next, Some(Step::Await { .. })));
                     }
