@@ -9,7 +9,7 @@ use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{
     Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, LayerNorm, LayerNormGrad,
-    LayerNormGradAdd, MatMul, RmsNorm, RmsNormGrad, ScatterAdd,
+    LayerNormGradAdd, MatMul, MatMulAdd, RmsNorm, RmsNormGrad, ScatterAdd,
 };
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, OpDef, Scalar, Type};
@@ -348,6 +348,31 @@ fn products_of_rows_that_begin_anywhere_mean_what_the_crates_own_products_mean()
         check_values(&found.ty, DType::BF16, 2.0, &found.values, &wanted.values, &|| format!("{ta} {tb}"));
         assert!(found.bytes != wanted.bytes, "both were computed alike");
     }
+}
+
+#[test]
+fn a_product_that_adds_has_the_same_bits_in_place_and_elsewhere() {
+    let Some(cuda) = card() else { return };
+    let mut dice = Dice::new(11);
+    let tokens = 2048;
+    let mut apart = Vec::new();
+    // Layers of language models with adapters, there and back, and the gradients of their weights.
+    for (m, n, k) in [(tokens, 2048, 2048), (tokens, 2048, 16), (16, 2048, tokens)] {
+        for (ta, tb) in [(false, false), (false, true), (true, false)] {
+            let shape = |turned, rows, columns| if turned { [columns, rows] } else { [rows, columns] };
+            let of = |shape: &[usize]| (Type::new(DType::BF16, shape), Domain::Normal);
+            let inputs = vec![of(&shape(ta, m, k)), of(&shape(tb, k, n)), of(&[m, n])];
+            let op = MatMulAdd { ta, tb, scale: Scalar(1.0), add: true };
+            let example = Example::new(op, inputs);
+            let values = example.fill(&mut dice);
+            let bits = |share: bool| run(&bench(&cuda), &example, &values, share).remove(0).bytes;
+            let (elsewhere, in_place) = (bits(false), bits(true));
+            if elsewhere != in_place || elsewhere != bits(false) {
+                apart.push(format!("{m} x {n} x {k}, {ta} {tb}"));
+            }
+        }
+    }
+    assert!(apart.is_empty(), "other bits in place: {apart:?}");
 }
 
 #[test]

@@ -101,12 +101,11 @@ impl Blas {
     }
 
     fn key(&self, p: &Product, workspace: usize) -> Key {
-        let onto = p.onto.unwrap_or(p.c.at);
         Key {
             sizes: [p.batch, p.m, p.n, p.k],
             strides: [p.a.row, p.a.column, p.a.batch, p.b.row, p.b.column, p.b.batch, p.c.row, p.c.batch],
             types: [p.a.dtype, p.b.dtype, p.c.dtype],
-            aligned: [alignment(p.a.at), alignment(p.b.at), alignment(p.c.at).min(alignment(onto))],
+            aligned: [alignment(p.a.at), alignment(p.b.at), alignment(p.c.at)],
             flags: [p.accumulate, p.bias.is_some(), p.act == Some(Unary::Relu)],
             workspace,
         }
@@ -160,7 +159,6 @@ impl Blas {
             } else {
                 ((&raw const alpha).cast(), (&raw const beta).cast())
             };
-            let onto = p.onto.unwrap_or(p.c.at);
             let [b, a, c] = &plan.layouts;
             if let Some(bias) = p.bias {
                 plan.operation
@@ -177,7 +175,7 @@ impl Blas {
                     b.0,
                     p.a.at.cast(),
                     a.0,
-                    onto.cast(),
+                    p.c.at.cast(),
                     c.0,
                     p.c.at.cast(),
                     c.0,
@@ -271,7 +269,7 @@ fn preference(p: &Product, workspace: usize) -> Result<Preference, Error> {
     for (which, at) in [
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.b.at),
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.a.at),
-        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.onto.unwrap_or(p.c.at)),
+        (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.c.at),
         (Pref::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.c.at),
     ] {
         preference.set(which, alignment(at) as u32)?;

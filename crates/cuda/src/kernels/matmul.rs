@@ -51,10 +51,8 @@ pub(crate) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
-    /// Whether it is added to what c holds, or to `onto` where that is named.
+    /// Whether it is added to what c holds.
     pub accumulate: bool,
-    /// A matrix that lies as c does.
-    pub onto: Option<*mut u8>,
     pub scale: f64,
     pub bias: Option<*mut u8>,
     pub act: Option<Unary>,
@@ -63,20 +61,7 @@ pub(crate) struct Product {
 impl Product {
     /// A plain product of single matrices.
     pub(crate) fn new(m: usize, n: usize, k: usize, a: Matrix, b: Matrix, c: Matrix) -> Product {
-        Product {
-            batch: 1,
-            m,
-            n,
-            k,
-            a,
-            b,
-            c,
-            accumulate: false,
-            onto: None,
-            scale: 1.0,
-            bias: None,
-            act: None,
-        }
+        Product { batch: 1, m, n, k, a, b, c, accumulate: false, scale: 1.0, bias: None, act: None }
     }
 
     /// The bytes of scratch that it needs.
@@ -171,7 +156,7 @@ impl Product {
             .ints([self.m, self.n, self.k], 3, 0)
             .ints([a.row, a.column, a.batch, b.row, b.column, b.batch, c.row, c.batch], 8, 0)
             .int(usize::from(self.accumulate))
-            .at(self.onto.unwrap_or(c.at))
+            .at(c.at)
             .float(self.scale)
             .float(s0)
             .float(s1);
@@ -217,7 +202,6 @@ pub(super) fn product(
         b: matrix(b, addresses[1], op.tb, d.b_shared),
         c: Matrix { batch: d.m * d.n, ..Matrix::dense(y, a.dtype, d.n) },
         accumulate: false,
-        onto: None,
         scale: 1.0,
         bias: op.bias.then(|| addresses[2]),
         act: op.act,
