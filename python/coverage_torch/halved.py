@@ -28,7 +28,7 @@ MODELS = {
     "timm/test_vit2": 32, "timm/test_vit3": 16, "timm/vit_tiny_patch16_224": 32, "timm/deit_tiny_patch16_224": 32, "timm/resmlp_12_224": 48, "timm/convnext_atto": 16, "timm/regnetx_002": 96,
     "timm/regnety_002": 96, "timm/poolformer_s12": 32, "timm/mobilenetv3_small_100": 32, "timm/lcnet_050": 32, "timm/edgenext_xx_small": 16, "torchvision/squeezenet1_1": 128, "torchvision/mobilenet_v2": 16,
     "torchvision/shufflenet_v2_x0_5": 128, "transformers/albert": 512, "written/state_space": 16384, "written/seq2seq": 8192, "written/wavenet": 8192, "written/lstm_cells": 16384,
-    "timm/ghostnetv2_100": 32, "timm/resnet26d": 24, "timm/mixer_s32_224": 64, "transformers/bert": 256, "transformers/gpt2": 256, "torchvision/resnet18": 24, "timm/mobilevitv2_050": 24, "timm/darknet53": 8,
+    "timm/ghostnetv2_100": 32, "timm/convnextv2_atto": 16, "timm/test_vit": 64, "timm/gmlp_s16_224": 32, "timm/resnet26d": 24, "timm/mixer_s32_224": 64, "transformers/bert": 256, "transformers/gpt2": 256, "torchvision/resnet18": 24, "timm/mobilevitv2_050": 24, "timm/darknet53": 8,
 }
 
 
