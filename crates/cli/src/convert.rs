@@ -64,9 +64,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let input = form.input()?;
             let shape: Shape = std::iter::once(1).chain(input.shape.iter().copied()).collect();
             let inputs = [Type::new(input.dtype, shape)];
-            let (params, values) = (training.params(), training.values());
+            let (params, values) = model_setup.to_write(training)?;
             let write =
-                || write_model(&args.out, &model_setup.name, &model_setup.model, &inputs, params, values);
+                || write_model(&args.out, &model_setup.name, &model_setup.model, &inputs, &params, &values);
             // What is written is compared where the weights are.
             match values.first().and_then(Tensor::device) {
                 Some(device) => device.scope(write)?,

@@ -290,10 +290,9 @@ impl Args {
         let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
         let known = Net::discover(&types, &*model_setup.model)?;
         let known: HashSet<&str> = known.iter().map(|param| param.name.as_str()).collect();
-        let own = training.params().iter().zip(training.values());
-        let own = own.filter(|(param, _)| known.contains(param.name.as_str()));
-        let (params, values): (Vec<Param>, Vec<Tensor>) =
-            own.map(|(param, value)| (param.clone(), value.clone())).unzip();
+        let (params, values) = model_setup.to_write(training)?;
+        let own = params.into_iter().zip(values).filter(|(param, _)| known.contains(param.name.as_str()));
+        let (params, values): (Vec<Param>, Vec<Tensor>) = own.unzip();
         let whole = Exported {
             name: &model_setup.name,
             model: &*model_setup.model,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use plimsoll::data::FieldSpec;
 use plimsoll::keras::{Compiled, KerasLoss, KerasModel};
 use plimsoll::nn::zoo::{Entry, Kind};
-use plimsoll::nn::{Loss, Measure, Optimizer, Outputs, Precisions, QuantizeAware, TrainOnly, dice, zoo};
+use plimsoll::nn::{
+    Loss, Measure, Optimizer, Outputs, Param, Precisions, QuantizeAware, TrainOnly, Training, dice, zoo,
+};
 use plimsoll::onnx::OnnxModel;
 use plimsoll::prelude::*;
 use plimsoll::torch::TorchModel;
@@ -83,6 +85,22 @@ impl ModelSetup {
     /// Whether a trained model is also written as a file of its own kind, value by value of what all ranks have.
     pub fn is_written_whole(&self) -> bool {
         self.keras.is_some() || self.torch.is_some()
+    }
+
+    /// The parameters of a training as files of others have them: weights that are kept in bf16 are f32 there.
+    pub fn to_write(&self, training: &Training) -> Result<(Vec<Param>, Vec<Tensor>), Failure> {
+        let is_narrow = |param: &Param| self.precision == Precision::Bf16 && param.ty.dtype == DType::BF16;
+        let mut all = (Vec::new(), Vec::new());
+        for (param, value) in training.params().iter().zip(training.values()) {
+            let (mut param, mut value) = (param.clone(), value.clone());
+            if is_narrow(&param) {
+                param.ty = param.ty.with_dtype(DType::F32);
+                value = value.cast(DType::F32)?;
+            }
+            all.0.push(param);
+            all.1.push(value);
+        }
+        Ok(all)
     }
 
     /// Finds the model and fits it to the form of its data: sides of images, classes, tokens. A Keras file is opened already.

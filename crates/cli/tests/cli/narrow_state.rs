@@ -98,6 +98,25 @@ fn a_run_goes_on_with_the_same_bits_and_not_with_other_state() {
 }
 
 #[test]
+fn a_run_with_weights_in_bf16_leaves_in_every_format() {
+    let scratch = Scratch::new("narrow-leaves");
+    let out = scratch.path("run");
+    lines(&words("train", &["--epochs", "1", "--json", "--out", &out, "--precision", "bf16"])).unwrap();
+    let keras = scratch.path("m.keras");
+    lines(&["convert", &out, "--out", &keras, "--json"]).unwrap();
+    for name in ["m.tflite", "m.onnx", "m.plim"] {
+        lines(&["export", &out, "--to", &scratch.path(name), "--json"]).unwrap();
+    }
+    // What leaves is what was trained: the file says of the held-back digits what the run does.
+    let loss = |what: &str| {
+        let mut said = lines(&["evaluate", what, "--data", "digits", "--json"]).unwrap();
+        said.pop().unwrap()["loss"].as_f64().unwrap()
+    };
+    let (run, file) = (loss(&out), loss(&scratch.path("m.onnx")));
+    assert!((run - file).abs() <= 0.02 * run, "{run} and {file}");
+}
+
+#[test]
 fn weights_in_bf16_are_refused_by_name_where_they_cannot_be() {
     let file = fixture("decay.keras");
     let file = file.to_str().unwrap();
