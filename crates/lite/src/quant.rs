@@ -75,6 +75,46 @@ impl Rounding {
     }
 }
 
+/// A sum of two bytes, each times a number of its own, in whole numbers, as XNNPACK adds them: halves up, not to even.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sum {
+    factors: [i32; 2],
+    start: i32,
+    shift: u32,
+    low: i32,
+    high: i32,
+    zero: i32,
+}
+
+impl Sum {
+    /// Of bytes with these zero points, within `low..=high`, of a result whose zero is that byte. Nothing where the larger factor is none that 20 bits
+    /// are kept of.
+    pub fn new(factors: [f32; 2], zeros: [i32; 2], [low, high, zero]: [i32; 3]) -> Option<Self> {
+        let largest = factors[0].abs().max(factors[1].abs());
+        if !(1.0 / 1024.0..256.0).contains(&largest) {
+            return None;
+        }
+        let shift = (20 + 127 - (largest.to_bits() >> 23) as i32) as u32;
+        // At this size doubles are whole numbers, so that a sum is rounded to one, halves to even.
+        const WHOLE: f64 = 6_755_399_441_055_744.0;
+        let whole = |factor: f32| (f64::from(factor) * (1u64 << shift) as f64 + WHOLE - WHOLE) as i32;
+        let factors = factors.map(whole);
+        let start = (1 << (shift - 1)) - factors[0] * zeros[0] - factors[1] * zeros[1];
+        Some(Self { factors, start, shift, low: low - zero, high: high.max(low) - zero, zero })
+    }
+
+    /// The byte of two bytes.
+    #[inline(always)]
+    pub fn byte(&self, x: i32, y: i32) -> u8 {
+        // Factors are less than 2^21 and bytes less zero points less than 2^8, so that both products and the start are within 32 bits.
+        let sum = self
+            .start
+            .wrapping_add(x.wrapping_mul(self.factors[0]))
+            .wrapping_add(y.wrapping_mul(self.factors[1]));
+        ((sum >> self.shift).max(self.low).min(self.high) + self.zero) as i8 as u8
+    }
+}
+
 /// How a tensor's bytes are numbers: `scale * (byte - zero)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
@@ -128,6 +168,24 @@ mod tests {
             let value = (dice() % 2_000_001 - 1_000_000) >> scale.shift.clamp(0, 20);
             assert_eq!(scale.apply(value), by_definition(value, scale), "{value} {scale:?}");
         }
+    }
+
+    #[test]
+    fn sums_of_bytes_are_rounded_halves_up() {
+        let sum = Sum::new([0.5, 0.25], [0, 0], [-128, 127, 0]).unwrap();
+        let all = [(1, 0), (-1, 0), (0, 2), (3, 0), (1, 2), (-3, 0)].map(|(x, y)| sum.byte(x, y) as i8);
+        assert_eq!(all, [1, 0, 1, 2, 1, -1]);
+        // A difference, within an activation's range, with zeros that are not zero.
+        let less = Sum::new([2.0, -1.0], [3, -4], [5, 127, 5]).unwrap();
+        assert_eq!(
+            [(3, -4), (4, -4), (3, 0), (127, -128)].map(|(x, y)| less.byte(x, y) as i8),
+            [5, 7, 5, 127]
+        );
+        // The largest factors there are, of bytes at their ends.
+        let large = Sum::new([255.99; 2], [-128, -128], [-128, 127, -128]).unwrap();
+        assert_eq!([(127, 127), (-128, -128)].map(|(x, y)| large.byte(x, y) as i8), [127, -128]);
+        assert_eq!(Sum::new([256.0, 1.0], [0, 0], [-128, 127, 0]), None);
+        assert_eq!(Sum::new([0.0001, f32::NAN], [0, 0], [-128, 127, 0]), None);
     }
 
     #[test]

@@ -61,7 +61,13 @@ pub(super) fn order(layers: &[Written]) -> Vec<usize> {
             depths[input] = depths[input].max(depths[at] + 1);
         }
     }
-    let mut order: Vec<usize> = (0..layers.len()).collect();
+    // A layer that is called again is met where the walk first meets a call of it.
+    for (at, layer) in layers.iter().enumerate() {
+        if let (Some(first), Some(here)) = (layer.again, met[at]) {
+            met[first] = Some(met[first].map_or(here, |there: usize| there.min(here)));
+        }
+    }
+    let mut order: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].again.is_none()).collect();
     // What no output depends on, an input then, comes first among the last.
     order.sort_by_key(|&i| (std::cmp::Reverse(depths[i]), met[i]));
     order
@@ -97,7 +103,8 @@ pub(super) fn model(name: &str, layers: &[Written], order: &[usize], dtype: DTyp
     let ends = |wanted: &dyn Fn(&Written) -> Option<usize>| {
         let mut ends: Vec<(usize, Value)> = layers
             .iter()
-            .filter_map(|layer| wanted(layer).map(|place| (place, json!([layer.name, 0, 0]))))
+            .enumerate()
+            .filter_map(|(i, layer)| wanted(layer).map(|place| (place, history(layers, i))))
             .collect();
         ends.sort_by_key(|(place, _)| *place);
         match &ends[..] {
@@ -105,7 +112,7 @@ pub(super) fn model(name: &str, layers: &[Written], order: &[usize], dtype: DTyp
             _ => ends.into_iter().map(|(_, end)| end).collect(),
         }
     };
-    let listed: Vec<Value> = order.iter().map(|&i| layer(&layers[i], layers, dtype)).collect();
+    let listed: Vec<Value> = order.iter().map(|&i| layer(i, layers, dtype)).collect();
     json!({
         "module": "keras.src.models.functional", "class_name": "Functional", "registered_name": "Functional",
         "config": {
@@ -117,7 +124,15 @@ pub(super) fn model(name: &str, layers: &[Written], order: &[usize], dtype: DTyp
     })
 }
 
-fn layer(layer: &Written, all: &[Written], dtype: DType) -> Value {
+/// Which result of a layer stands for a call: the layer's name, which of its calls, and the place among what that gives.
+fn history(layers: &[Written], at: usize) -> Value {
+    let first = layers[at].again.unwrap_or(at);
+    let calls_before = (0..at).filter(|&i| i == first || layers[i].again == Some(first)).count();
+    json!([layers[first].name, calls_before, 0])
+}
+
+fn layer(at: usize, all: &[Written], dtype: DType) -> Value {
+    let layer = &all[at];
     let mut config: Map<String, Value> = layer.config.clone();
     config.insert("name".into(), json!(layer.name));
     let is_function = layer.module != "keras.layers";
@@ -131,7 +146,7 @@ fn layer(layer: &Written, all: &[Written], dtype: DType) -> Value {
     let tensor = |i: usize| {
         let from = &all[i];
         json!({"class_name": "__keras_tensor__", "config": {
-            "shape": shape(&from.shape), "dtype": type_name(from.dtype), "keras_history": [from.name, 0, 0],
+            "shape": shape(&from.shape), "dtype": type_name(from.dtype), "keras_history": history(all, i),
         }})
     };
     let argument = |argument: &Argument| match argument {
@@ -139,10 +154,14 @@ fn layer(layer: &Written, all: &[Written], dtype: DType) -> Value {
         Argument::List(list) => list.iter().map(|&i| tensor(i)).collect(),
         Argument::Value(value) => value.clone(),
     };
-    let args: Vec<Value> = layer.args.iter().map(argument).collect();
-    let nodes = match layer.input {
-        Some(_) => json!([]),
-        None => json!([{"args": args, "kwargs": layer.kwargs}]),
+    let node = |call: &Written| {
+        let args: Vec<Value> = call.args.iter().map(argument).collect();
+        json!({"args": args, "kwargs": call.kwargs})
+    };
+    let calls = all.iter().enumerate().filter(|(i, call)| *i == at || call.again == Some(at));
+    let nodes: Vec<Value> = match layer.input {
+        Some(_) => Vec::new(),
+        None => calls.map(|(_, call)| node(call)).collect(),
     };
     json!({
         "module": layer.module, "class_name": layer.class, "config": config,

@@ -1,4 +1,5 @@
-//! Turns a description of a model into layers and functions of Keras, each called once: layers in `layers`, what is between them in `ops`.
+//! Turns a description of a model into layers and functions of Keras: layers in `layers`, what is between them in `ops`. Each is called once, but for
+//! embeddings that are read the other way round too.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use crate::error::{Error, Result};
 
-/// A layer or function of Keras, called once.
+/// A call of a layer or function of Keras.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub name: String,
@@ -28,6 +29,8 @@ pub(super) struct Written {
     pub input: Option<usize>,
     pub output: Option<usize>,
     pub is_output: bool,
+    /// The layer of which this is one more call, with its weights.
+    pub again: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -234,6 +237,7 @@ impl<'a> Emitter<'a> {
             input: None,
             output: None,
             is_output: false,
+            again: None,
         });
         self.layers.len() - 1
     }
@@ -248,6 +252,33 @@ impl<'a> Emitter<'a> {
         let dtype = if ty.dtype.is_float() { self.dtype } else { ty.dtype };
         let shape = ty.shape[1..].to_vec();
         Ok(self.add(name, new, &shape, dtype))
+    }
+
+    /// Reads the table of an embedding the other way round, as one more call of its layer; nothing if no layer has this parameter as its table.
+    pub(super) fn reversed(
+        &mut self,
+        table: &str,
+        shape: &[usize],
+        x: usize,
+        id: ValueId,
+    ) -> Result<Option<usize>> {
+        let is_own = |layer: &Written| match &layer.weights[..] {
+            [weight] => {
+                layer.class.ends_with("Embedding")
+                    && weight.shape == shape
+                    && matches!(&weight.source, Source::Param(name) if name == table)
+            }
+            _ => false,
+        };
+        let Some(at) = self.layers.iter().position(is_own) else { return Ok(None) };
+        let layer = &mut self.layers[at];
+        (layer.class, layer.snake) = ("ReversibleEmbedding", "reversible_embedding");
+        layer.config.insert("tie_weights".into(), json!(true));
+        let name = layer.name.clone();
+        let new = New { kwargs: json!({"reverse": true}), ..New::layer("ReversibleEmbedding", json!({}), x) };
+        let call = self.give(&name, new, id)?;
+        self.layers[call].again = Some(at);
+        Ok(Some(call))
     }
 
     pub(super) fn made(&self, id: ValueId, place: &str) -> Result<&Made> {

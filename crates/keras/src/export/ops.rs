@@ -54,6 +54,12 @@ impl Emitter<'_> {
                 return refuse("a product whose first operand is transposed");
             }
             let x = self.tensor(node.inputs[0], &place)?;
+            if matmul.tb
+                && !matmul.bias
+                && let Some(call) = self.reversed(&name, &shape, x, id)?
+            {
+                return Ok(Made::Layer(call));
+            }
             let (inner, units, source) = match matmul.tb {
                 true => (columns, rows, Source::Transposed(name)),
                 false => (rows, columns, Source::Param(name)),

@@ -6,7 +6,7 @@ use super::{Call, byte_range};
 use crate::bytes::{b, chunks, chunks_mut, f, i, s};
 use crate::error::{Error, Result};
 use crate::model::Operand;
-use crate::quant::{Rounding, Scale};
+use crate::quant::{Rounding, Scale, Sum};
 use crate::schema::{Code, Type};
 use crate::tensor::MAX_RANK;
 
@@ -27,6 +27,7 @@ enum Numbers {
     Floats(f32, f32),
     Whole,
     Bytes(Bytes),
+    Sum(Sum),
 }
 
 /// What bytes are multiplied with to be numbers of the result's scale, what is added, and how bytes are made of those.
@@ -80,6 +81,12 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Binary> {
                     let of_x = factor(f64::from(a.scale) / f64::from(to.scale))?;
                     let of_y = factor(f64::from(c.scale) / f64::from(to.scale))?;
                     let of_y = if code == Code::Sub { -of_y } else { of_y };
+                    let sign = if code == Code::Sub { -1.0 } else { 1.0 };
+                    let factors = [a.scale / to.scale, sign * c.scale / to.scale];
+                    if let Some(sum) = Sum::new(factors, [a.zero, c.zero], [low, high, to.zero]) {
+                        let (run, steps, outer) = runs(&dims, &strides);
+                        return Ok(Binary { code, strides, outer, run, steps, numbers: Numbers::Sum(sum) });
+                    }
                     bytes.factors = [of_x as f32, of_y as f32];
                     bytes.offset = -(of_x * f64::from(a.zero) + of_y * f64::from(c.zero)) as f32;
                 }
@@ -136,6 +143,7 @@ pub fn run(binary: &Binary, out: &mut [u8], x: Operand<'_>, y: Operand<'_>) -> R
             };
             value.to_le_bytes()
         }),
+        Numbers::Sum(sum) => each::<1>(binary, out, x, y, |x, y| [sum.byte(s(x[0]), s(y[0]))]),
         Numbers::Bytes(bytes) => run_bytes(binary, bytes, out, x, y),
     }
 }
@@ -145,7 +153,7 @@ fn run_bytes(binary: &Binary, bytes: &Bytes, out: &mut [u8], x: Operand<'_>, y: 
     let Bytes { factors: [of_x, of_y], offset, zeros, rounding } = *bytes;
     let number = |byte: [u8; 1]| s(byte[0]) as f32;
     match binary.code {
-        // Of a difference the second factor is negative.
+        // Of factors that a sum in whole numbers is not for. Of a difference the second is negative.
         Code::Add | Code::Sub => {
             each::<1>(binary, out, x, y, |x, y| [rounding.byte(number(x) * of_x + number(y) * of_y + offset)])
         }

@@ -95,7 +95,8 @@ pub fn numbers(
             call.ensure(bias.is_none_or(|bias| bias.kind == Type::I32), "its bias is not int32")?;
             let (from, to) = (call.affine(x)?, call.affine(out)?);
             let scales = store.add_scales(call, channels, |channel| {
-                Some(f64::from(from.scale) * f64::from(weights.scale(channel)?) / f64::from(to.scale))
+                // In floats, as XNNPACK computes it, so that what is nearly a half is rounded as there.
+                Some(f64::from(from.scale * weights.scale(channel)? / to.scale))
             })?;
             let (low, high) = byte_range(range, to);
             Ok(Numbers::Bytes(Bytes {
@@ -143,12 +144,20 @@ impl Kind {
             Span::new(call, padding, of_x[axis], of_out[axis], of_weights[axis], stride, dilation)
         };
         let (y, x) = (span(1, 2, self.activation + 2)?, span(2, 1, self.activation + 1)?);
+        // A picture cut into patches is one of wider pixels, each of them a row of a patch: fewer and longer products.
+        let is_cut = self.axis == 0
+            && deep == of_x[3]
+            && [x.step, x.dilation, x.before, x.places * x.size] == [x.size, 1, 0, x.length];
+        let (wide, x) =
+            if is_cut { (x.size, Span { length: x.places, size: 1, step: 1, ..x }) } else { (1, x) };
         let range = call.activation(self.activation)?;
         let numbers = numbers(call, store, operands, bias, (self.axis, channels), range)?;
-        let (taps, pixels) = (of_weights[1] * of_weights[2], out_batch * out_height * out_width);
-        let what = Weights { numbers: &numbers, weights, bias, taps, deep: self.row, channels, pixels };
+        let (taps, pixels) = (of_weights[1] * of_weights[2] / wide, out_batch * out_height * out_width);
+        let row = self.row * wide;
+        let what = Weights { numbers: &numbers, weights, bias, taps, deep: row, channels, pixels };
         let packed = self.pack.and_then(|pack| pack(store, &what));
-        Ok(Conv { y, x, in_channels: of_x[3], out_channels: channels, deep, numbers, packed })
+        let in_channels = of_x[3] * wide;
+        Ok(Conv { y, x, in_channels, out_channels: channels, deep: deep * wide, numbers, packed })
     }
 }
 
@@ -251,10 +260,13 @@ impl Kernel for Conv {
                         self.locate(pixel, first, places);
                     }
                     for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
-                        self.each_tap(block * BLOCK + lane, first, places, |from, tap| {
-                            let dot = products.dot(&x[from..from + deep], &weights[tap..tap + deep]);
-                            *sum = sum.plus(dot);
-                        });
+                        let (start, row) = self.row(block * BLOCK + lane, first);
+                        // No closure, which would not be compiled for the processor's widest vectors.
+                        for (tap, from) in places.iter().enumerate() {
+                            let Some(from) = from else { continue };
+                            let (from, at) = (from + start, (row + tap) * deep);
+                            *sum = sum.plus(products.dot(&x[from..from + deep], &weights[at..at + deep]));
+                        }
                     }
                 }
                 for (lane, out) in out.iter_mut().enumerate() {
@@ -289,16 +301,11 @@ impl Conv {
         }
     }
 
-    /// Calls with where operand and weights of each element begin, for a channel of the result.
+    /// Which of a pixel's elements are the first that a channel of the result reads, and which row of weights is that of the window's element `first`.
     #[inline(always)]
-    fn each_tap(&self, channel: usize, first: usize, places: &[Tap], mut call: impl FnMut(usize, usize)) {
+    fn row(&self, channel: usize, first: usize) -> (usize, usize) {
         let groups = self.in_channels / self.deep;
         let group = if groups == 1 { 0 } else { channel / (self.out_channels / groups) };
-        let row = channel * self.y.size * self.x.size + first;
-        for (tap, from) in places.iter().enumerate() {
-            if let Some(from) = from {
-                call(from + group * self.deep, (row + tap) * self.deep);
-            }
-        }
+        (group * self.deep, channel * self.y.size * self.x.size + first)
     }
 }

@@ -49,6 +49,7 @@ pub fn run(dense: &Dense, operands: Operands<'_>, out: &mut [u8]) -> Result<()> 
 }
 
 impl Kernel for Dense {
+    #[inline(always)]
     fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]) {
         for (x, out) in x.chunks_exact(self.deep).zip(out.chunks_exact_mut(self.channels)) {
             for (channel, out) in out.iter_mut().enumerate() {

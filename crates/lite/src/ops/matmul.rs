@@ -6,7 +6,7 @@ use super::moves::Places;
 use super::products::{Kernel, Products, Sum};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
-use crate::quant::Scale;
+use crate::quant::{Rounding, Scale};
 use crate::schema::Type;
 use crate::tensor::{MAX_RANK, strides};
 
@@ -25,6 +25,9 @@ pub struct Matmul {
 struct BytePairs {
     zeros: [i32; 3],
     scale: Scale,
+    /// Where sums are made bytes of in floats: XNNPACK takes matrices whose zero is the byte zero, and rounds halves to even; all others LiteRT
+    /// computes in its own kernels, which round halves away from zero.
+    floats: Option<(f32, Rounding)>,
 }
 
 /// Floats by floats.
@@ -65,7 +68,9 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Matmul> {
             let (a, c, to) = (call.affine(x)?, call.affine(y)?, call.affine(out)?);
             let real = f64::from(a.scale) * f64::from(c.scale) / f64::from(to.scale);
             let scale = call.some(Scale::new(real), "its scales are too far apart")?;
-            Some(BytePairs { zeros: [a.zero, c.zero, to.zero], scale })
+            let floats =
+                (c.zero == 0).then(|| (a.scale * c.scale / to.scale, Rounding::new(-128, 127, to.zero)));
+            Some(BytePairs { zeros: [a.zero, c.zero, to.zero], scale, floats })
         }
         _ => return call.refuse("its type is neither float32 nor int8"),
     };
@@ -162,6 +167,9 @@ impl Products for BytePairs {
 
     #[inline(always)]
     fn finish(&self, sum: i32, _: usize) -> u8 {
+        if let Some((scale, rounding)) = self.floats {
+            return rounding.byte(sum as f32 * scale);
+        }
         b(self.scale.apply(sum).saturating_add(self.zeros[2]).clamp(-128, 127))
     }
 }

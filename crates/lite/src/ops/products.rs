@@ -1,8 +1,9 @@
 //! Operands times weights, summed and turned into results: floats by weights of any type, or bytes by bytes. A kernel that multiplies is
 //! written once, over any [`Products`].
 
-use super::Store;
 use super::conv::{Bytes, Floats, Numbers, dot, dot_bytes};
+use super::layer::Work;
+use super::{Store, fast};
 use crate::bytes::{chunks, chunks_mut, f, half, s};
 use crate::error::Result;
 use crate::model::Operand;
@@ -65,11 +66,29 @@ pub trait Kernel {
 }
 
 impl Numbers {
-    /// Runs a kernel with the products of these numbers.
+    /// Runs a kernel with the products of these numbers, with the widest vectors there are.
     pub fn run(&self, kernel: &impl Kernel, operands: Operands<'_>, out: &mut [u8]) {
+        fast::widest(Weighted { numbers: self, kernel, operands, out });
+    }
+}
+
+/// A kernel with what it reads and writes.
+struct Weighted<'r, K> {
+    numbers: &'r Numbers,
+    kernel: &'r K,
+    operands: Operands<'r>,
+    out: &'r mut [u8],
+}
+
+impl<K: Kernel> Work for Weighted<'_, K> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { numbers, kernel, operands, out } = self;
         let Operands { store, x, weights, bias } = operands;
-        match self {
-            Self::Floats(floats) => {
+        match numbers {
+            Numbers::Floats(floats) => {
                 let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
                 match floats.weights {
                     Type::F32 => {
@@ -87,7 +106,7 @@ impl Numbers {
                     }
                 }
             }
-            Self::Bytes(bytes) => kernel.run(&ByteProducts { bytes, store, bias }, x, weights, out),
+            Numbers::Bytes(bytes) => kernel.run(&ByteProducts { bytes, store, bias }, x, weights, out),
         }
     }
 }

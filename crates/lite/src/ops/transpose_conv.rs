@@ -1,7 +1,7 @@
 //! TRANSPOSE_CONV: each element of the result gathers those of the operand whose window it lies in.
 
 use super::conv::{Conv, numbers};
-use super::products::{Kernel, Operands, Products, Sum};
+use super::products::{BLOCK, Kernel, Operands, Products, Sum};
 use super::window::Span;
 use super::{Call, Store};
 use crate::error::Result;
@@ -40,35 +40,40 @@ pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
 struct Transposed<'r>(&'r Conv);
 
 impl Kernel for Transposed<'_> {
+    #[inline(always)]
     fn run<P: Products>(&self, products: &P, x: &[P::X], weights: &[P::Weight], out: &mut [P::X]) {
         let (conv, deep) = (self.0, self.0.deep);
+        let taps = conv.y.size * conv.x.size;
         for (pixel, out) in out.chunks_exact_mut(conv.out_channels).enumerate() {
-            for (channel, out) in out.iter_mut().enumerate() {
-                let mut sum = P::Sum::default();
-                each_tap(conv, pixel, channel, |from, tap| {
-                    sum = sum.plus(products.dot(&x[from..from + deep], &weights[tap..tap + deep]));
-                });
-                *out = products.finish(sum, channel);
+            let (at_x, rest) = (pixel % conv.x.length, pixel / conv.x.length);
+            let (at_y, batch) = (rest % conv.y.length, rest / conv.y.length);
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let mut sums = [P::Sum::default(); BLOCK];
+                // Where an element is is found once for several channels, and without a closure, which would not be compiled for the processor's
+                // widest vectors.
+                for ky in 0..conv.y.size {
+                    let Some(y) = place(&conv.y, at_y, ky) else { continue };
+                    for kx in 0..conv.x.size {
+                        let Some(x_place) = place(&conv.x, at_x, kx) else { continue };
+                        let from = ((batch * conv.y.places + y) * conv.x.places + x_place) * conv.in_channels;
+                        let x = &x[from..from + deep];
+                        for (lane, sum) in sums.iter_mut().enumerate().take(out.len()) {
+                            let at = ((block * BLOCK + lane) * taps + ky * conv.x.size + kx) * deep;
+                            *sum = sum.plus(products.dot(x, &weights[at..at + deep]));
+                        }
+                    }
+                }
+                for (lane, out) in out.iter_mut().enumerate() {
+                    *out = products.finish(sums[lane], block * BLOCK + lane);
+                }
             }
         }
     }
 }
 
 /// The place of a window whose element is here, if there is one.
+#[inline(always)]
 fn place(span: &Span, at: usize, element: usize) -> Option<usize> {
     let from = (at + span.before).checked_sub(element)?;
     (from % span.step == 0).then_some(from / span.step).filter(|place| *place < span.places)
-}
-
-fn each_tap(conv: &Conv, pixel: usize, channel: usize, mut call: impl FnMut(usize, usize)) {
-    let (at_x, rest) = (pixel % conv.x.length, pixel / conv.x.length);
-    let (at_y, batch) = (rest % conv.y.length, rest / conv.y.length);
-    for ky in 0..conv.y.size {
-        let Some(y) = place(&conv.y, at_y, ky) else { continue };
-        for kx in 0..conv.x.size {
-            let Some(x) = place(&conv.x, at_x, kx) else { continue };
-            let from = ((batch * conv.y.places + y) * conv.x.places + x) * conv.in_channels;
-            call(from, ((channel * conv.y.size + ky) * conv.x.size + kx) * conv.deep);
-        }
-    }
 }

@@ -106,7 +106,12 @@ impl<'a> Emitter<'a> {
     fn folded(&mut self, node: &Node) -> Result<bool> {
         if matches!(
             node.op,
-            Op::Uniform(_) | Op::Normal(_) | Op::Dropout(_) | Op::Custom(_) | Op::Exchange(_)
+            Op::Uniform(_)
+                | Op::Normal(_)
+                | Op::TruncatedNormal(_)
+                | Op::Dropout(_)
+                | Op::Custom(_)
+                | Op::Exchange(_)
         ) {
             return Ok(false);
         }
