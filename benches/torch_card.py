@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import gc
 import itertools
 import json
@@ -25,7 +24,7 @@ import time
 import warnings
 from typing import Any, Callable
 
-STEPS, WARM, ROUNDS = 20, 4, 2
+STEPS, ROW, WARM, ROUNDS = 30, 5, 4, 2
 GIB = 2**30
 #: Of each case the batch and the sizes, on a card and to try the script.
 SIZES = {
@@ -42,8 +41,8 @@ OPTIMIZERS = {
     "unet": "--optimizer adam --lr 1e-3",
     "vit": "--optimizer adam --lr 1e-3",
 }
-BUDGETS = (0.7, 0.5, 0.3, 0.1)
-SHARES = (0.5, 0.7, 0.35)
+BUDGETS = (0.8, 0.6, 0.4, 0.2)
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5)
 
 
 # ---------------------------------------------------------------------------------------------------- models, as people write them
@@ -217,19 +216,20 @@ def told() -> None:
 
 
 def timed(step: Callable[[], Any], device: str) -> float:
-    """The median milliseconds of a step."""
+    """The milliseconds of a step, of the fastest of some rows of steps: a card that is waited for after every step shows how long the host takes to begin the next."""
     import torch
 
-    taken = []
-    for _ in range(STEPS):
+    best = float("inf")
+    for _ in range(STEPS // ROW):
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        step()
+        for _ in range(ROW):
+            step()
         if device == "cuda":
             torch.cuda.synchronize()
-        taken.append(1e3 * (time.perf_counter() - start))
-    return sorted(taken)[len(taken) // 2]
+        best = min(best, 1e3 * (time.perf_counter() - start) / ROW)
+    return best
 
 
 def used(device: str) -> int:
@@ -323,52 +323,26 @@ def measured_torch(step: Callable[[], Any], device: str, losses: list[float]) ->
     return step, device, more
 
 
-def run_wish(case: str, size: dict[str, int], device: str, lock: str, shares: list[float]) -> None:
-    """`plimsoll.torch.compile` without a limit, then at shares of what that took: each measured as it is asked for."""
+def run_wish(case: str, size: dict[str, int], device: str, limit: int | None) -> None:
+    """`plimsoll.torch.compile` without a limit or within one."""
     import torch
 
     import plimsoll.torch as pt
-    from plimsoll.torch import _compile
 
-    own = _compile.Trace
-
-    def alone(*given: Any) -> Any:
-        # Ops are timed one by one: beside another process that would say nothing.
-        with open(lock, "w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            return own(*given)
-
-    _compile.Trace = alone  # type: ignore[misc, assignment]
+    model, (x, y), optimizer = prepared(case, size, device)
+    if case != "gpt2":
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    compiled = pt.compile(model, limit or 1 << 50)
+    losses: list[float] = []
+    step = torch_step(compiled, (x, y), optimizer, losses)
     said(prepared=True)
-    unlimited = None
-    for share in (None, *shares):
-        told()
-        torch._dynamo.reset()
-        gc.collect()
-        try:
-            model, (x, y), optimizer = prepared(case, size, device)
-            if case != "gpt2":
-                model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-            limit = 1 << 50 if share is None else int(share * unlimited)
-            compiled = pt.compile(model, limit)
-            losses: list[float] = []
-            step = torch_step(compiled, (x, y), optimizer, losses)
-            for _ in range(WARM):
-                step()
-            step, _, more = measured_torch(step, device, losses)
-            (wish, *rest) = compiled.wishes
-            unlimited = wish.unlimited if share is None else unlimited
-            said(ready=True, share=share, graphs=1 + len(rest), wished=wish.peak, unlimited=wish.unlimited, least=wish.least, **more())
-            told()
-            said(share=share, ms=round(timed(step, device), 3), wished=wish.peak, limit=wish.limit, kept=wish.kept_bytes, **more())
-        except Exception as error:
-            said(share=share, error=f"{type(error).__name__}: {error}"[:400])
-            if unlimited is None:
-                return
-        model = x = y = optimizer = compiled = step = more = None
-        gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
+    told()
+    for _ in range(WARM):
+        step()
+    step, _, more = measured_torch(step, device, losses)
+    (wish, *rest) = compiled.wishes
+    wished = {"graphs": 1 + len(rest), "wished": wish.peak, "limit": limit, "unlimited": wish.unlimited, "least": wish.least, "kept": wish.kept_bytes}
+    measured_rounds(step, device, lambda: {**wished, **more()})
 
 
 def child(what: str, case: str, given: argparse.Namespace) -> None:
@@ -380,7 +354,7 @@ def child(what: str, case: str, given: argparse.Namespace) -> None:
         elif what == "compiled":
             run_compiled(case, size, given.device, given.share)
         else:
-            run_wish(case, size, given.device, given.lock, given.shares)
+            run_wish(case, size, given.device, given.limit)
     except Exception as error:
         import traceback
 
@@ -400,14 +374,14 @@ def sized(case: str, given: argparse.Namespace) -> dict[str, int]:
 class Runner:
     """A process of its own that is told when to go on."""
 
-    def __init__(self, bench: Bench, what: str, case: str, share: float | None = None, batch: int | None = None) -> None:
+    def __init__(self, bench: Bench, what: str, case: str, share: float | None = None, batch: int | None = None, limit: int | None = None) -> None:
         given = bench.given
-        words = [sys.executable, os.path.abspath(__file__), "--child", what, "--device", given.device, "--lock", bench.lock]
+        words = [sys.executable, os.path.abspath(__file__), "--child", what, "--device", given.device]
         words += ["--tiny"] if given.tiny else []
         words += ["--share", str(share)] if share is not None else []
         words += ["--batch", str(batch)] if batch and not given.tiny else []
-        words += ["--shares", *map(str, given.shares), "--"]
-        words += [case]
+        words += ["--limit", str(limit)] if limit else []
+        words += ["--", case]
         self.bench, self.what, self.case, self.share = bench, what, case, share
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, bufsize=1)
@@ -463,7 +437,6 @@ class Bench:
         self.given, self.began = given, time.monotonic()
         self.runners: list[Runner] = []
         self.rows: list[dict[str, Any]] = []
-        self.lock = os.path.join(tempfile.mkdtemp(), "card.lock")
 
     def left(self) -> float:
         return self.given.seconds - (time.monotonic() - self.began)
@@ -539,32 +512,30 @@ class Bench:
     def wishes(self, cases: list[str]) -> None:
         budgets = () if self.given.no_compile else (1.0, *self.given.budgets)
         theirs = [Runner(self, "compiled", case, budget, WISH_BATCH[case]) for case in cases for budget in budgets]
-        ours = [Runner(self, "wish", case, None, WISH_BATCH[case]) for case in cases]
-        for runner in [*theirs, *ours]:
+        free = [Runner(self, "wish", case, None, WISH_BATCH[case]) for case in cases]
+        self.compiled_together([*theirs, *free])
+        shares = []
+        for case in cases:
+            unlimited = self.found("wish", case).get("unlimited")
+            shares += [Runner(self, "wish", case, share, WISH_BATCH[case], int(share * unlimited)) for share in self.given.shares if unlimited]
+        self.compiled_together(shares)
+
+    def compiled_together(self, runners: list[Runner]) -> None:
+        """Compiles as many at a time as there are cores for, and measures one after the other."""
+        for runner in runners:
             runner.line()
-        # As many at a time as there are cores for.
         many = os.cpu_count() or 2
-        for at in range(0, len(theirs), many):
-            for runner in theirs[at : at + many]:
+        for at in range(0, len(runners), many):
+            for runner in runners[at : at + many]:
                 runner.go()
-            for runner in theirs[at : at + many]:
-                runner.line()
-        for runner in theirs:
+            for runner in runners[at : at + many]:
+                found = runner.line()
+                if "error" in found:
+                    runner.end()
+        for runner in runners:
             if not runner.is_over and self.left() > 3:
                 runner.go()
                 self.keep(runner, runner.line())
-            runner.end()
-        for _ in (None, *self.given.shares):
-            for runner in ours:
-                runner.go()
-            ready = [(runner, runner.line()) for runner in ours]
-            for runner, found in ready:
-                if found.get("ready"):
-                    runner.go()
-                    found = runner.line()
-                if found and not (runner.is_over and "error" in found):
-                    self.keep(runner, found)
-        for runner in self.runners:
             runner.end()
 
     def found(self, what: str, case: str, share: float | None = None) -> dict[str, Any]:
@@ -612,7 +583,7 @@ def main() -> None:
     words.add_argument("--child", help=argparse.SUPPRESS)
     words.add_argument("--share", type=float, help=argparse.SUPPRESS)
     words.add_argument("--batch", type=int, help=argparse.SUPPRESS)
-    words.add_argument("--lock", help=argparse.SUPPRESS)
+    words.add_argument("--limit", type=int, help=argparse.SUPPRESS)
     given = words.parse_args()
     if given.child:
         return child(given.child, given.cases[0], given)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the module as the workspace's tests are built, and runs the package's tests with it, beside the sources: nothing is installed
 # into the interpreter. PYTHON names the interpreter (the one that python/peers.sh has set up, or python3); where that has no NumPy or pytest, a
-# virtual environment under target/ is made for them. Tests of group keras are counted as not run where Keras cannot be imported. Further words go to pytest in the place of the folder of tests.
+# virtual environment under target/ is made for them. Tests of a group (keras, tensorflow, torch) are counted as not run where that cannot be imported.
+# Further words go to pytest in the place of the folder of tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -23,8 +24,10 @@ cp -r python/plimsoll "$target/python/plimsoll"
 case $(uname) in Darwin) built=libplimsoll_native.dylib ;; *) built=libplimsoll_native.so ;; esac
 cp "$target/debug/$built" "$target/python/plimsoll/_native.abi3.so"
 export PYTHONPATH=$target/python${PYTHONPATH:+:$PYTHONPATH}
-if [ $# -gt 0 ]; then exec "$python" -m pytest -q -p no:cacheprovider "$@"; fi
+run() { "$python" -m pytest -q -p no:cacheprovider "$@"; }
+if [ $# -gt 0 ]; then run "$@"; exit; fi
+# What needs neither Keras nor PyTorch is tested without them, so that a test that does and is in no group that says so fails wherever it is run.
+PLIMSOLL_WITHOUT=keras,tensorflow,torch run -m "not keras and not tensorflow and not torch" python/tests
+run -m "keras or tensorflow" python/tests
 # By themselves: PyTorch's compiler aborts in a process that has TensorFlow in it.
-alone=(python/tests/test_torch_planned.py python/tests/test_torch_trainer.py python/tests/test_torch_loops.py)
-"$python" -m pytest -q -p no:cacheprovider python/tests "${alone[@]/#/--ignore=}"
-exec "$python" -m pytest -q -p no:cacheprovider "${alone[@]}"
+run -m "torch and not keras" python/tests

@@ -33,6 +33,8 @@ def main() -> int:
 
     import plimsoll
 
+    # A shell that starts this in the background has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(512, 16, 16, 3)).astype("float32"), rng.integers(0, 4, 512)
 

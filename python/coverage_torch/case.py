@@ -84,7 +84,7 @@ class Own:
         return loss, made
 
     def losses(self) -> list[float]:
-        self.native.begin(self.optimizer.groups(self.trained), self.batch.shapes)
+        self.native.begin([{**group, "average": None} for group in self.optimizer.groups(self.trained)], self.batch.shapes)
         return [self.native.step(self.batch.arrays(), self.optimizer.rates())[0] for _ in range(STEPS)]
 
 
@@ -139,8 +139,8 @@ def compared(make: Any) -> dict[str, Any]:
         wide = copy.deepcopy(module).double() if is_small else None
         found = _drawn(own, module, wide, inputs, row)
         if seed == 0 and wide is not None and "no_f64" not in found:
-            row |= _in_f64(wide, _widened(inputs), found["exact"])
-        del found["exact"]
+            row |= _in_f64(wide, _widened(inputs), found["exact"], found["exact_losses"])
+        del found["exact"], found["exact_losses"]
         if seed == 0 or max(found["gradients"], found["steps"]) < max(row["gradients"], row["steps"]):
             row |= {**found, "draws": seed + 1}
         if verdict(row)["all"] or time.monotonic() - start > PATIENCE:
@@ -182,8 +182,7 @@ def _drawn(own: Own, module: nn.Module, wide: nn.Module | None, inputs: tuple[to
         _, gradients, losses = way(module, inputs)
         found["noise"] = max(found["noise"], apart(_own_names(gradients), exact)[0])
         found["steps_noise"] = max(found["steps_noise"], off(losses, exact_losses))
-    found["exact"] = exact
-    return found
+    return {**found, "exact": exact, "exact_losses": exact_losses}
 
 
 def _own_names(gradients: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
@@ -205,13 +204,14 @@ def _with_other_kernels(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> 
 WAYS = (_backwards, _with_other_kernels)
 
 
-def _in_f64(wide: nn.Module, inputs: tuple[torch.Tensor, ...], exact: dict[str, torch.Tensor | None]) -> dict[str, Any]:
-    """Gradients in f64, where rounding hides nothing."""
+def _in_f64(wide: nn.Module, inputs: tuple[torch.Tensor, ...], exact: dict[str, torch.Tensor | None], losses: list[float]) -> dict[str, Any]:
+    """Gradients and steps in f64, where rounding hides nothing."""
     row: dict[str, Any] = {}
     try:
         own = Own(wide, inputs)
         _, found = own.gradients()
         row["f64"], row["f64_where"] = apart(found, exact, 1e-4)
+        row["steps_f64"] = off(own.losses(), losses)
         # Some models compute a part in f32 whatever they are given: their loss, say.
         calls = [node for node in own.program.exported.graph.nodes if node.op == "call_function"]
         made = [node.meta.get("val") for node in calls]

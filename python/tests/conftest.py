@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.util
 import os
 import signal
@@ -30,13 +31,31 @@ def _no_card() -> str | None:
     return None
 
 
+#: Modules that are looked away from, so that a machine that has them shows what one without them would see: PLIMSOLL_WITHOUT=keras,torch.
+WITHOUT = [name for name in os.environ.get("PLIMSOLL_WITHOUT", "").split(",") if name]
+
+
+class _LookedAwayFrom(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in WITHOUT:
+            raise ModuleNotFoundError(f"PLIMSOLL_WITHOUT names {name}: a test that needs it is in no group that says so", name=name)
+        return None
+
+
+if WITHOUT:
+    sys.meta_path.insert(0, _LookedAwayFrom())
+
+
 def _missing(module: str) -> str | None:
+    if module in WITHOUT:
+        return f"PLIMSOLL_WITHOUT names {module}"
     return None if importlib.util.find_spec(module) is not None else f"Python cannot import {module}"
 
 
 #: What each group needs, and why it is not there.
 GROUPS = {
     "keras": ("needs Keras and one of its backends", lambda: _missing("keras")),
+    "tensorflow": ("needs TensorFlow", lambda: _missing("tensorflow")),
     "torch": ("needs PyTorch", lambda: _missing("torch")),
     "card": ("needs a card", _no_card),
     "notebook": ("needs nbclient and a kernel of Python", lambda: _missing("nbclient") or _missing("ipykernel")),
@@ -47,6 +66,12 @@ _WHY: dict[str, str | None] = {}
 def pytest_configure(config: pytest.Config) -> None:
     for name, (needs, _) in GROUPS.items():
         config.addinivalue_line("markers", f"{name}: {needs}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith("test_torch_"):
+            item.add_marker("torch")
 
 
 def _log(group: str, state: str, test: str, why: str = "") -> None:

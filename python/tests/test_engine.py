@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import doctest
-import importlib.util
-import signal
 import pickle
+import re
+import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,8 +129,10 @@ class TestTensors:
         del view
         assert sys.getrefcount(array) == before
 
+    @pytest.mark.torch
     def test_pytorch_gives_and_takes_without_copies(self):
-        torch = pytest.importorskip("torch")
+        import torch
+
         theirs = torch.arange(12, dtype=torch.float32).reshape(3, 4)
         ours = plimsoll.from_dlpack(theirs)
         assert ours.numpy().ctypes.data == theirs.data_ptr()
@@ -643,14 +646,16 @@ class TestTrainer:
         assert resident() - before < 1 << 20
 
 
-def test_the_guides_programs_run(tmp_path, monkeypatch):
-    import re
-    from pathlib import Path
-
+def _guides_programs():
     guide = (Path(__file__).parents[2] / "docs/guide/src/python.md").read_text(encoding="utf-8")
     part = guide[guide.index("## Without Keras") : guide.index("## Ctrl-C")]
     blocks = re.findall(r"```python\n(.*?)```", part, re.S)
     assert len(blocks) == 4
+    return blocks
+
+
+def test_the_guides_programs_run(tmp_path, monkeypatch):
+    blocks = _guides_programs()
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(blocks[0], names)
@@ -659,9 +664,13 @@ def test_the_guides_programs_run(tmp_path, monkeypatch):
     assert names["history"][-1]["val_accuracy"] > 0.9 and 0.5 < names["history"][-1]["sure"] <= 1
     exec(blocks[2], names)
     np.testing.assert_allclose(names["w"].numpy(), [1.98, 1.03], atol=0.01)
-    if importlib.util.find_spec("torch") is not None:
-        exec(blocks[3], names)
-        assert names["theirs"].tolist() == [2.0, 4.0] and names["ours"].shape == (2, 3)
+
+
+@pytest.mark.torch
+def test_the_guides_program_with_pytorch_runs():
+    names: dict = {}
+    exec(_guides_programs()[3], names)
+    assert names["theirs"].tolist() == [2.0, 4.0] and names["ours"].shape == (2, 3)
 
 
 def test_examples_in_docstrings_run():

@@ -134,7 +134,14 @@ def test_arrays_are_not_copied_and_what_must_be_is_counted():
     array, copied = _data.as_array(np.asfortranarray(x), "x")
     assert copied == x.nbytes and array.flags.c_contiguous
     assert _data.as_array([1.0, 2.0], "x")[1] == 16
-    torch = pytest.importorskip("torch")
+
+
+@pytest.mark.torch
+def test_tensors_of_pytorch_are_not_copied():
+    import torch
+
+    from plimsoll import _data
+
     tensor = torch.ones(4, 3)
     array, copied = _data.as_array(tensor, "x")
     assert copied == 0 and array.ctypes.data == tensor.data_ptr()
@@ -183,15 +190,19 @@ def test_generators_datasets_and_loaders():
     np.testing.assert_allclose(plimsoll.predict(classifier(), rows), classifier().predict(x, verbose=0), atol=1e-5)
 
 
+@pytest.mark.tensorflow
 def test_a_tf_dataset():
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
     x, y = data(N - 3)
     made = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     same(plimsoll.fit(classifier(), made, epochs=2, verbose=0), classifier().fit(made, epochs=2, verbose=0))
 
 
+@pytest.mark.torch
 def test_a_data_loader():
-    torch = pytest.importorskip("torch")
+    import torch
+
     x, y = data()
     made = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), batch_size=BATCH)
     same(plimsoll.fit(classifier(), made, epochs=2, verbose=0), classifier().fit(x, y, epochs=2, **QUIET))
@@ -422,8 +433,10 @@ def test_shuffled_steps_of_arrays_see_every_sample_once_a_pass():
     assert np.mean(losses) == pytest.approx((x**2).mean(), rel=1e-5) and losses == run(1) != run(2)
 
 
+@pytest.mark.tensorflow
 def test_steps_of_datasets_go_on_where_the_last_epoch_ended():
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
     x, y = data()
     made = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     how = dict(epochs=4, steps_per_epoch=4, verbose=0)

@@ -73,21 +73,21 @@ def test_data_of_other_kinds():
     for wrong, why in ((np.full(N, 3), "out of range"), (np.full(N, -1), "out of range"), (np.full(N, np.nan), "NaN"), (np.array(["a"] * N), "numbers belong")):
         with pytest.raises((TypeError, ValueError, plimsoll.PlimsollError), match=why):
             fit(y=wrong)
-    for ragged in _ragged_and_sparse():
-        with pytest.raises((TypeError, ValueError), match=type(ragged).__name__):
-            plimsoll.fit(classifier(), ragged, y, verbose=0)
 
 
-def _ragged_and_sparse():
-    try:
-        import tensorflow as tf
-    except ImportError:
-        return []
-    return [tf.ragged.constant([[1.0, 2.0], [3.0]]), tf.sparse.from_dense(np.eye(5, dtype=np.float32))]
+@pytest.mark.tensorflow
+def test_tensors_of_tensorflow_that_are_no_arrays():
+    import tensorflow as tf
+
+    for wrong in (tf.ragged.constant([[1.0, 2.0], [3.0]]), tf.sparse.from_dense(np.eye(5, dtype=np.float32))):
+        with pytest.raises((TypeError, ValueError), match=type(wrong).__name__):
+            plimsoll.fit(classifier(), wrong, data()[1], verbose=0)
 
 
+@pytest.mark.torch
 def test_tensors_of_torch_that_numpy_cannot_read():
-    torch = pytest.importorskip("torch")
+    import torch
+
     x, y = data()
     for wrong, why in ((torch.from_numpy(x).bfloat16(), "x is a Tensor that NumPy cannot read"), (torch.from_numpy(x.copy()).requires_grad_(), "detach")):
         with pytest.raises((TypeError, RuntimeError), match=why):
@@ -281,8 +281,10 @@ def test_a_stop_asked_for_before_a_step_ends_the_epoch_after_it_with_its_validat
         assert int(np.asarray(ours.optimizer.iterations)) == int(np.asarray(theirs.optimizer.iterations))
 
 
+@pytest.mark.tensorflow
 def test_every_validation_begins_with_the_first_batch():
-    tf = pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
     batches = tf.data.Dataset.from_tensor_slices(data(40, 1)).batch(BATCH)
     for kept in (batches, Counted.made(), Counted.made(count=3)):
         how = dict(epochs=4, validation_data=kept, validation_steps=2, **QUIET)

@@ -139,8 +139,8 @@ def test_a_forked_child_is_told_so():
     assert "forked" in out and "spawn" in out
 
 
+@pytest.mark.torch
 def test_another_backend_is_trained_alike():
-    pytest.importorskip("torch")
     code = """
         import os
         os.environ["KERAS_BACKEND"] = "torch"

@@ -11,8 +11,6 @@ import pytest
 import plimsoll
 from torch_modules import built, ready
 
-pytestmark = pytest.mark.torch
-
 
 def _net(torch):
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 3))
@@ -266,3 +264,102 @@ def test_a_program_is_read_whatever_its_name(tmp_path):
     for name in ("of_eight", "other"):
         torch.export.save(program, str(tmp_path / f"{name}.pt2"))
         assert _native.command(["plimsoll", "inspect", str(tmp_path / f"{name}.pt2")]) == 0
+
+
+def _averaged(torch, model, decay=0.8):
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+
+def _same(ours, theirs, where):
+    for key, value in theirs.state_dict().items():
+        assert ours.state_dict()[key].double().numpy() == pytest.approx(value.double().numpy(), abs=1e-4), (where, key)
+
+
+@pytest.mark.parametrize("rule", ["AdamW", "SGD"])
+def test_averages_of_weights_are_kept_as_pytorch_keeps_them(rule):
+    torch = ready()
+    batches = _batches(torch)
+    (ours, own), (theirs, their) = _twins(torch, getattr(torch.optim, rule), 0.02)
+    for net in (ours, theirs):
+        net[0].bias.requires_grad_(False)
+    average, wanted = _averaged(torch, ours), _averaged(torch, theirs)
+    trainer = _trainer(torch, ours, own, averaged=average)
+    assert trainer.plan(batches[0]) is not None
+    for step in range(12):
+        if step == 3:
+            # Whoever asks for the averages has them.
+            _same(average, wanted, step)
+            kept = [copy.deepcopy(part.state_dict()) for part in (ours, own, average)]
+            there = [copy.deepcopy(part.state_dict()) for part in (theirs, their, wanted)]
+        if step == 6:
+            # Back to what was kept, by the average's own state.
+            trainer.sync()
+            for parts, states in (((ours, own, average), kept), ((theirs, their, wanted), there)):
+                for part, state in zip(parts, states):
+                    part.load_state_dict(state)
+        if step == 8:
+            # It begins anew, with weights that have been trained for a while.
+            trainer.sync()
+            for model in (average, wanted):
+                model.n_averaged.fill_(0)
+        if step == 10:
+            # What is not trained is averaged too, where it was set by hand.
+            trainer.sync()
+            for net in (ours, theirs):
+                net[0].bias.data.fill_(0.3)
+        trainer.step(batches[step % 4])
+        _stepped(torch, theirs, their, batches[step % 4])
+        wanted.update_parameters(theirs)
+    _same(average, wanted, "end")
+    _same(ours, theirs, "end")
+    assert int(average.n_averaged) == int(wanted.n_averaged) == 4
+    # A new trainer goes on where this one stood, after steps of PyTorch's own.
+    _stepped(torch, ours, own, batches[0]), average.update_parameters(ours)
+    _stepped(torch, theirs, their, batches[0]), wanted.update_parameters(theirs)
+    again = _trainer(torch, ours, own, averaged=average)
+    again.step(batches[1])
+    _stepped(torch, theirs, their, batches[1]), wanted.update_parameters(theirs)
+    _same(average, wanted, "again")
+
+
+def test_averages_that_are_kept_twice_or_otherwise_are_refused():
+    torch = ready()
+    from torch.optim.swa_utils import AveragedModel
+
+    net, batches = _net(torch), _batches(torch)
+    make = lambda average: _trainer(torch, net, torch.optim.AdamW(net.parameters()), check=False, averaged=average)
+    for average, says in [
+        (AveragedModel(net), "exponential"),
+        (AveragedModel(net, avg_fn=lambda a, w, n: torch.maximum(a, w)), "exponential"),
+        (AveragedModel(net, use_buffers=True), "use_buffers"),
+        (_averaged(torch, torch.nn.Linear(6, 3)), "another module"),
+    ]:
+        with pytest.raises(plimsoll.PlimsollError, match=says):
+            make(average)
+    with pytest.raises(TypeError, match="AveragedModel"):
+        make(net)
+    average = _averaged(torch, net)
+    trainer = make(average)
+    trainer.step(batches[0])
+    average.update_parameters(net)
+    for act in (lambda: trainer.step(batches[1]), trainer.sync):
+        with pytest.raises(plimsoll.PlimsollError, match="update_parameters"):
+            act()
+
+
+def test_what_is_changed_before_a_scheduler_begins_to_turn_momentum_is_not_lost():
+    torch = ready()
+    batches = _batches(torch)
+    (ours, own), (theirs, their) = _twins(torch, torch.optim.AdamW, 0.01)
+    trainer = _trainer(torch, ours, own, check=False)
+    trainer.step(batches[0]), _stepped(torch, theirs, their, batches[0])
+    trainer.sync()
+    for net, optimizer in ((ours, own), (theirs, their)):
+        for parameter in net.parameters():
+            parameter.data.clamp_(-0.1, 0.1)
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+    assert trainer.step(batches[1]) == pytest.approx(_stepped(torch, theirs, their, batches[1]), abs=1e-4)
+    trainer.sync()
+    _same(ours, theirs, "end")

@@ -9,8 +9,6 @@ import pytest
 import plimsoll
 from torch_modules import built, ready, tied
 
-pytestmark = pytest.mark.torch
-
 
 def _convolutional(torch):
     nn = torch.nn
@@ -224,13 +222,13 @@ def test_what_a_compiler_fuses_takes_neither_memory_nor_a_pass_of_its_own():
 
 
 def test_a_step_with_its_loss_is_cut_where_the_backward_pass_begins():
-    """Ops that count labels depend on no activation, and a plan may put them first."""
+    """Ops that count labels depend on no activation, and a plan may put them first; and what runs again does so where it is wanted."""
     torch = ready()
     from torch._functorch.aot_autograd import aot_module
     from torch._functorch.compilers import nop
     from torch._inductor.decomposition import select_decomp_table
 
-    from plimsoll.torch._compile import _Partitioner
+    from plimsoll.torch._compile import _cut_as_planned, _Partitioner, _traced
 
     nn = torch.nn
 
@@ -241,18 +239,68 @@ def test_a_step_with_its_loss_is_cut_where_the_backward_pass_begins():
     wanted = model(*batch)
     wanted.backward()
     gradients = [p.grad.clone() for p in model.parameters()]
-    wishes = []
+    cuts = []
     for share in (None, 0.6):
         model.zero_grad()
-        cut = _Partitioner(1 << 40 if share is None else int(share * wishes[0].unlimited))
+        cutter = _Partitioner(1 << 40 if share is None else int(share * cuts[0].peak))
+
+        def cut(gm, given, *, num_fwd_outputs, **settings):
+            trace = _traced(gm)
+            cuts.append(_cut_as_planned(gm, num_fwd_outputs, trace, cutter._plan(trace)["instructions"]))
+            return cuts[-1].passes
+
         loss = aot_module(model, fw_compiler=nop, bw_compiler=nop, partition_fn=cut, decompositions=select_decomp_table())(*batch)
         loss.backward()
         assert torch.allclose(loss, wanted, rtol=1e-5)
         assert all(torch.allclose(p.grad, g, rtol=1e-3, atol=1e-6) for p, g in zip(model.parameters(), gradients))
-        wishes += cut.wishes
-    whole, less = (wish.kept_bytes for wish in wishes)
+    whole, less = (cut.kept_bytes for cut in cuts)
     # Without a limit the inputs of every product are kept.
     assert whole > 6 * 256 * 256 * 4 and 0.1 * whole < less < 0.7 * whole
+    # What is not kept does not come back all at once.
+    assert cuts[1].peak < 0.8 * cuts[0].peak, cuts
+
+
+def test_of_pytorch_s_own_cuts_the_one_that_keeps_most_within_a_limit_is_taken():
+    torch = ready()
+    from torch._functorch.compilers import nop
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor.decomposition import select_decomp_table
+
+    from plimsoll.torch._compile import _Partitioner
+    from plimsoll.torch._cuts import cut_of
+
+    model, loss_fn, batch = _blocks(torch)
+
+    def cut(partition):
+        torch._dynamo.reset()
+        model.zero_grad()
+        backend = aot_autograd(fw_compiler=nop, bw_compiler=nop, partition_fn=partition, decompositions=select_decomp_table())
+        loss_fn(torch.compile(model, backend=backend, dynamic=False)(batch[0]), batch[1]).backward()
+
+    def own(gm, given, **settings):
+        passes = min_cut_rematerialization_partition(gm, given, **settings)
+        own.cut = cut_of(passes, settings["num_fwd_outputs"])
+        return passes
+
+    cut(own)
+    # By hand: six blocks keep the inputs of both products, what GELU was made of, and of the norm its scaled input with two numbers a row; the batch stands beside it.
+    assert own.cut.kept_bytes == 4 * 256 * (6 * (64 + 256 + 256 + 64 + 2) - 64)
+    peaks, kept_bytes = [], []
+    for share in (1.0, 0.9, 0.8, 0.7):
+        limited = _Partitioner(int(share * own.cut.peak))
+        cut(limited)
+        (wish,) = limited.wishes
+        assert wish.peak <= wish.limit and wish.unlimited == own.cut.peak and wish.least <= wish.peak
+        peaks.append(wish.peak)
+        kept_bytes.append(wish.kept_bytes)
+    assert kept_bytes[0] == own.cut.kept_bytes and kept_bytes == sorted(kept_bytes, reverse=True), kept_bytes
+    assert peaks[-1] < 0.75 * peaks[0]
+    # Six norms and GELUs run again inside of other kernels; no product does before it must.
+    assert not own.cut.again
+    tightest = _Partitioner(wish.least)
+    cut(tightest)
+    assert tightest.wishes[0].peak <= wish.least
 
 
 def test_compiled_near_a_limit_keeps_less_and_computes_the_same():

@@ -8,8 +8,6 @@ import pytest
 
 import plimsoll
 from torch_modules import built, ready, tied
-
-pytestmark = pytest.mark.torch
 STEPS = 20
 
 

@@ -79,7 +79,7 @@ fn line(py: Python<'_>) -> Site {
             frame = next;
         }
     };
-    let Ok((file, line)) = read() else { return Site { file: "", line: 0 } };
+    let Ok((file, line)) = read() else { return Site::new("", 0) };
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     let file = match files.get(file.as_str()) {
         Some(known) => known,
@@ -90,7 +90,7 @@ fn line(py: Python<'_>) -> Site {
             kept
         }
     };
-    Site { file, line }
+    Site::new(file, line)
 }
 
 /// As [`caught`], for a run with a memory limit: what the process holds now, before the engine begins, is not counted in it.

@@ -20,11 +20,21 @@ pub struct Group {
     /// Whether its momentum, or Adam's first beta, is given with every step as its learning rate is.
     #[pyo3(item)]
     cycled: bool,
+    /// The decay of averages of its weights, and after how many updates they begin; without that, they have begun.
+    #[pyo3(item)]
+    average: Option<(f64, Option<u64>)>,
 }
 
 /// An optimizer of such groups.
 pub fn optimizer(groups: &[Group]) -> Result<TorchOptimizer, Failure> {
-    let read = |group: &Group| Ok((group.rule()?, group.names.clone()));
+    let read = |group: &Group| {
+        let rule = group.rule()?;
+        let rule = match group.average {
+            Some((decay, after)) => rule.averaged(decay, after),
+            None => rule,
+        };
+        Ok((rule, group.names.clone()))
+    };
     let groups = groups.iter().map(read).collect::<Result<Vec<_>, Failure>>()?;
     Ok(TorchOptimizer::new(groups)?)
 }

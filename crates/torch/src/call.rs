@@ -72,6 +72,12 @@ impl<'a, 'n> Call<'a, 'n> {
         }
     }
 
+    /// Whether the program reads so many results and one more; PyTorch's serializer names the others as unused.
+    pub fn wants(&self, place: usize) -> bool {
+        let Some(Argument::AsTensor(named)) = self.node.outputs.get(place) else { return false };
+        !named.name.ends_with(&format!("_unused_{place}"))
+    }
+
     /// An argument, as given or by default.
     pub fn value(&self, name: &str) -> Result<Value> {
         if let Some((_, value, read)) = self.given.iter().find(|(own, ..)| *own == name) {

@@ -9,6 +9,8 @@ mod call;
 mod cycled;
 mod defaults;
 mod error;
+mod flow;
+mod known;
 mod model;
 mod ops;
 mod optim;

@@ -10,6 +10,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use rustc_hash::FxHashMap;
 
 use crate::error::{Error, Result, refuse};
+use crate::known::Known;
 use crate::ops;
 use crate::orders::{inverse, stored_orders, stored_type};
 use crate::program::{Held, Kind, Length, Level, Program};
@@ -315,13 +316,25 @@ impl TorchModel {
             env.insert(name, value);
         }
         let results = self.counted.iter().map(|loss| loss.result.clone());
-        let mut run = Run::new(net, &anchor, &program.graph, results.zip(shares.iter().cloned()).collect());
+        let mut run = Run::new(
+            net,
+            &anchor,
+            &program.graph,
+            Known::of(program)?,
+            results.zip(shares.iter().cloned()).collect(),
+        );
         run.graph(&program.graph, &mut env)?;
         let is_training = run.net.is_training();
         for (name, at) in program.changes.iter().filter(|_| is_training) {
             let held = &program.held()[*at];
             if held.ty.elements() == 0 {
                 continue;
+            }
+            if held.kind == Kind::Trained {
+                return Err(refuse(format!(
+                    "writes to {}, which is trained: a planned step changes a trained parameter once, by its optimizer; compute with a new tensor that is made of it, or change it between steps",
+                    held.name
+                )));
             }
             let value = laid_of(&env, name)?.in_order(&inverse(&self.orders[*at]))?;
             let value = value.cast(held.ty.dtype)?.stop_gradient()?;

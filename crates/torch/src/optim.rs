@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_graph::{DType, TensorOps, Type};
-use plimsoll_nn::{Optimizer, Param, Slot, UpdateAt, Updated};
+use plimsoll_nn::{Averaged, Optimizer, Param, Slot, UpdateAt, Updated};
 use plimsoll_run::{Result, Tensor};
 
 use crate::error::refuse;
@@ -42,6 +42,14 @@ pub struct Rule(Arc<dyn Optimizer>);
 impl<O: Optimizer + 'static> From<O> for Rule {
     fn from(optimizer: O) -> Rule {
         Rule(Arc::new(optimizer))
+    }
+}
+
+impl Rule {
+    /// The same rule, that also keeps averages of the weights as PyTorch's `AveragedModel` does: see [`Averaged::from_update`].
+    #[must_use]
+    pub fn averaged(self, decay: f64, after: Option<u64>) -> Rule {
+        Averaged::from_update(self.0, decay, after).into()
     }
 }
 

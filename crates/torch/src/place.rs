@@ -12,7 +12,7 @@ pub fn line(metadata: &Metadata) -> Option<Site> {
     let frames = || metadata.stack_trace.split("File \"").skip(1).filter_map(frame);
     let is_own = |file: &str| !file.contains("site-packages") && !file.contains("dist-packages");
     let (file, line) = frames().filter(|(file, _)| is_own(file)).last().or_else(|| frames().last())?;
-    Some(Site { file: kept(file), line })
+    Some(Site::new(kept(file), line))
 }
 
 fn frame(text: &str) -> Option<(&str, u32)> {
@@ -56,7 +56,7 @@ mod tests {
             nn_module_stack: "L__self__,,__main__.M;L__self__c,c.0,torch.nn.modules.conv.Conv2d".into(),
             ..Metadata::default()
         };
-        assert_eq!(line(&metadata), Some(Site { file: "/home/me/model.py", line: 9 }));
+        assert_eq!(line(&metadata), Some(Site::new("/home/me/model.py", 9)));
         assert_eq!(module(&metadata), "c.0");
         assert_eq!(line(&Metadata::default()), None);
     }

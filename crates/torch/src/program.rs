@@ -398,7 +398,6 @@ const CORE_ONLY: &[&str] = &[
     "aten.native_group_norm.default",
     "aten._softmax.default",
     "aten._log_softmax.default",
-    "aten.max_pool2d_with_indices.default",
 ];
 
 fn level(graph: &Graph, verifiers: &[String]) -> Level {

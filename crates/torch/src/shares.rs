@@ -10,6 +10,7 @@ use plimsoll_run::{Result as RunResult, Tensor};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::refuse;
+use crate::known::Known;
 use crate::model::TorchModel;
 use crate::ops;
 use crate::orders::stored_type;
@@ -157,7 +158,7 @@ impl TorchModel {
             env.insert(&input.name, Value::Tensor(given.clone().into(), false));
         }
         let mut net = Net::bound(&[], &[], false);
-        let mut run = Run::new(&mut net, anchor, &program.graph, FxHashMap::default());
+        let mut run = Run::new(&mut net, anchor, &program.graph, Known::default(), FxHashMap::default());
         for node in nodes.iter().map(|&at| &program.graph.nodes[at]) {
             let mut read = Vec::new();
             node.inputs.iter().for_each(|input| arguments(&input.arg, &mut read));

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_graph::GradientOps;
 use plimsoll_nn::Net;
 use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result as RunResult, Tensor, asked_at, named};
@@ -10,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::call::Call;
 use crate::error::refuse;
+use crate::known::Known;
 use crate::ops;
 use crate::place;
 use crate::program::{part_dtype, short};
@@ -31,7 +31,9 @@ pub(crate) struct Run<'a, 'n> {
     pub net: &'n mut Net,
     anchor: &'a Tensor,
     /// Types of values, innermost graph last.
-    types: Vec<&'a BTreeMap<String, TensorMeta>>,
+    pub types: Vec<&'a BTreeMap<String, TensorMeta>>,
+    /// Whole numbers that are the same in every step, innermost graph last.
+    pub known: Vec<Known<'a>>,
     /// By a loss's name: what a label counts for, sample by sample.
     shares: FxHashMap<String, Tensor>,
 }
@@ -41,9 +43,10 @@ impl<'a, 'n> Run<'a, 'n> {
         net: &'n mut Net,
         anchor: &'a Tensor,
         graph: &'a Graph,
+        known: Known<'a>,
         shares: FxHashMap<String, Tensor>,
     ) -> Run<'a, 'n> {
-        Run { net, anchor, types: vec![&graph.tensor_values], shares }
+        Run { net, anchor, types: vec![&graph.tensor_values], known: vec![known], shares }
     }
 
     pub fn graph(&mut self, graph: &'a Graph, env: &mut Env<'a>) -> RunResult<()> {
@@ -56,6 +59,10 @@ impl<'a, 'n> Run<'a, 'n> {
                 None => step(),
             });
             done.map_err(|error| placed(error, node))?;
+            if let Some(known) = self.known.last_mut() {
+                known.node(graph, node);
+                known.lengths(node, env);
+            }
         }
         Ok(())
     }
@@ -84,52 +91,9 @@ impl<'a, 'n> Run<'a, 'n> {
         };
         bind(node, results, is_learned, env)
     }
-
-    /// Ops that run a graph of their own.
-    fn higher_order(&mut self, op: &str, node: &'a Node, env: &mut Env<'a>) -> RunResult<()> {
-        let graph_at = node.inputs.iter().position(|input| matches!(input.arg, Argument::AsGraph(_)));
-        let is_on =
-            |at: usize| matches!(node.inputs.get(at).map(|input| &input.arg), Some(Argument::AsBool(true)));
-        let (at, is_detached) = match (op, graph_at) {
-            ("higher_order.wrap_with_set_grad_enabled", Some(at)) => (at, !is_on(0)),
-            // What is kept and what is computed again is the planner's to say.
-            (
-                "higher_order.tag_activation_checkpoint" | "higher_order.wrap_activation_checkpoint",
-                Some(at),
-            ) => (at, false),
-            _ => return Err(refuse("is not known here")),
-        };
-        let Argument::AsGraph(inner) = &node.inputs[at].arg else { return Err(refuse("has no graph")) };
-        let graph = &inner.graph;
-        let mut own: Env<'a> = FxHashMap::default();
-        for (input, outer) in graph.inputs.iter().zip(&node.inputs[at + 1..]) {
-            if let Some(name) = name_of(input) {
-                own.insert(name, argument(&outer.arg, env)?);
-            }
-        }
-        self.types.push(&graph.tensor_values);
-        self.graph(graph, &mut own)?;
-        self.types.pop();
-        let result = |output: &Argument| {
-            let value = argument(output, &own)?;
-            Ok(match value {
-                Value::Tensor(laid, _) if is_detached => {
-                    Value::Tensor(laid.map(|t| t.stop_gradient())?, false)
-                }
-                Value::Complex(pair, _) if is_detached => {
-                    let stopped = |laid: &Laid| laid.map(|t| t.stop_gradient());
-                    Value::complex(stopped(&pair.0)?, stopped(&pair.1)?)
-                }
-                other => other,
-            })
-        };
-        let results = graph.outputs.iter().map(result).collect::<RunResult<Vec<Value>>>()?;
-        let is_learned = !is_detached && results.iter().any(Value::is_learned);
-        bind(node, results, is_learned, env)
-    }
 }
 
-fn name_of(argument: &Argument) -> Option<&str> {
+pub(crate) fn name_of(argument: &Argument) -> Option<&str> {
     match argument {
         Argument::AsTensor(named) => Some(&named.name),
         Argument::AsSymInt(SymInt::AsName(name))
@@ -140,7 +104,12 @@ fn name_of(argument: &Argument) -> Option<&str> {
 }
 
 /// Gives a node's results their names.
-fn bind<'a>(node: &'a Node, results: Vec<Value>, is_learned: bool, env: &mut Env<'a>) -> RunResult<()> {
+pub(crate) fn bind<'a>(
+    node: &'a Node,
+    results: Vec<Value>,
+    is_learned: bool,
+    env: &mut Env<'a>,
+) -> RunResult<()> {
     let marked = |value: Value| match value {
         Value::Tensor(laid, _) => {
             let is_float = laid.dtype().is_float();
@@ -170,7 +139,7 @@ fn bind<'a>(node: &'a Node, results: Vec<Value>, is_learned: bool, env: &mut Env
 }
 
 /// An argument of a node as a value.
-fn argument(argument: &Argument, env: &Env<'_>) -> RunResult<Value> {
+pub(crate) fn argument(argument: &Argument, env: &Env<'_>) -> RunResult<Value> {
     let get = |name: &str| {
         let none = || refuse(format!("reads {name}, which no node before it makes"));
         env.get(name).cloned().ok_or_else(none)

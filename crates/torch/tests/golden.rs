@@ -128,6 +128,16 @@ fn antialiased_images_of_other_sizes_are_as_in_pytorch() {
 }
 
 #[test]
+fn of_two_graphs_the_one_that_a_truth_value_asks_for_is_taken() {
+    check("choice", ProgramLoss, true);
+}
+
+#[test]
+fn a_scan_and_a_counted_loop_are_as_in_pytorch() {
+    check("loops", ProgramLoss, true);
+}
+
+#[test]
 fn what_a_program_is_made_of_is_said() {
     let program = Program::open(path("conv.pt2")).unwrap();
     let names: Vec<&str> = program.inputs().iter().map(|input| input.name.as_str()).collect();

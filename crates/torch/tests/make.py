@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops import scan
 
 HERE = Path(__file__).resolve().parent / "fixtures"
 
@@ -124,6 +125,43 @@ class Resized(nn.Module):
         return self.leave(aligned).square().mean() + self.leave(scaled).tanh().mean()
 
 
+class Choice(nn.Module):
+    """Two choices between computations with parameters, one of each kind; images lie channels last on one side."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.other, self.leave = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        h = self.enter(x)
+        near = lambda h: (torch.relu(self.other(h)), h.mean((2, 3)))
+        far = lambda h: (torch.tanh(h) * 0.5, h.amax((2, 3)))
+        a, b = torch.cond(x.square().sum() > 0, near, far, (h,))
+        c, d = torch.cond(x.square().sum() < 0, near, far, (h,))
+        return F.cross_entropy(self.leave((a + c).mean((2, 3)) + b * d), y)
+
+
+class Loops(nn.Module):
+    """A recurrent layer as a scan, whose images lie channels last inside, and a loop of as many rounds as a counter says."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.own, self.leave = nn.Conv2d(2, 3, 1), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 3)
+
+    def forward(self, x, y):
+        def step(carried, now):
+            state, count = carried
+            state = torch.tanh(self.enter(now) + self.own(state))
+            return (state, count + 1.0), (state.mean((2, 3)), state.sin())
+
+        start = (x.new_zeros(x.shape[0], 3, 4, 5), x.new_zeros(()))
+        (state, count), (means, waves) = scan(step, start, x, dim=1)
+        goes_on = lambda i, h: i < 3
+        rounds = lambda i, h: (i + 1, torch.relu(self.leave(h)) * 0.5 + h)
+        _, mixed = torch.while_loop(goes_on, rounds, (torch.tensor(0), means.mean(1) * count))
+        return F.cross_entropy(mixed + waves.sum((1, 3, 4)) + state.amax((2, 3)), y)
+
+
 def numbers(tensor):
     return {"shape": list(tensor.shape), "values": tensor.detach().to(torch.float64).flatten().tolist()}
 
@@ -138,7 +176,8 @@ def make(name, module, inputs, other, dynamic, loss):
     module.train()
     program = torch.export.export(module, inputs, dynamic_shapes=dynamic, strict=False).run_decompositions({})
     # Where it was made is nobody's business, and where nodes came from on the way is long.
-    for node in program.graph.nodes:
+    graphs = [part.graph for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
         trace = node.meta.get("stack_trace") or ""
         frames = [frame for frame in trace.split("  File ") if "site-packages" not in frame]
         node.meta["stack_trace"] = "  File ".join(frames).replace(str(HERE.parent), "tests")
@@ -175,6 +214,10 @@ def main():
     make("attention", Attention(), tokens(4), tokens(3), ({0: batch}, {0: batch}), lambda loss, _: loss)
     signals = lambda n: (torch.randn(n, 8, 6), torch.stack([torch.randperm(8)[:3] for _ in range(n)]))
     make("signal", Signal(), signals(4), signals(3), ({0: batch}, {0: batch}), lambda loss: loss)
+    chosen = lambda n: (torch.randn(n, 2, 5, 6), torch.arange(n) % 3)
+    make("choice", Choice(), chosen(4), chosen(3), ({0: batch}, {0: batch}), lambda loss: loss)
+    frames = lambda n: (torch.randn(n, 5, 2, 4, 5), torch.arange(n) % 3)
+    make("loops", Loops(), frames(4), frames(3), ({0: batch}, {0: batch}), lambda loss: loss)
     pictures = lambda n: (torch.randn(n, 2, 11, 7),)
     make("resize", Resized(), pictures(4), pictures(3), ({0: batch},), lambda loss: loss)
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from plimsoll import _native
 from plimsoll._plan import _size
 from plimsoll.errors import MemoryLimitError
+from plimsoll.torch._kept import Kept
 from plimsoll.torch._planned import loss_of
 
 __all__ = ["Advice", "Block", "advise"]
@@ -152,7 +153,7 @@ def _sketched(model: torch.nn.Module, loss_fn: Callable[..., torch.Tensor] | Non
         for name in names:
             hooks.append(modules[name].register_forward_pre_hook(entered(name), with_kwargs=True))
             hooks.append(modules[name].register_forward_hook(left))
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        with Kept(model), FakeTensorMode(allow_non_fake_inputs=True) as fake:
             state = {name: fake.from_tensor(value) for name, value in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items()}
             given = pytree.tree_map_only(torch.Tensor, fake.from_tensor, batch)
             own |= {value.untyped_storage()._cdata for value in [*state.values(), *(x for x in pytree.tree_leaves(given) if isinstance(x, torch.Tensor))]}

@@ -13,6 +13,7 @@ import torch
 
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._export import LayerDrop
+from plimsoll.torch._kept import Kept
 from plimsoll.torch._program import Batch, Program, array, own_name
 
 __all__ = ["Checked", "check"]
@@ -21,6 +22,10 @@ __all__ = ["Checked", "check"]
 _SAMPLES = 4
 #: How far gradients of PyTorch's own kernels may be apart, as a share of the largest.
 _SAME_KERNELS = 1e-3
+#: How far the loss may be from itself where a module runs twice.
+_SAME_LOSS = 1e-6
+#: How many attributes an error names.
+_NAMED = 3
 #: How far those of other kernels may be, at one of so many points.
 _OTHER_KERNELS = 1e-2
 _POINTS = 3
@@ -40,35 +45,54 @@ class Checked:
 
 
 def check(program: Program, native: Any, batch: Batch, trained: set[str]) -> Checked:
-    """Compares; buffers and PyTorch's random state are put back as they were."""
+    """Compares; what the module has and PyTorch's random state are put back as they were."""
+    _refuse_written(program, trained)
     try:
-        return _checked(program, native, batch, trained)
+        with Kept(program.module) as kept:
+            return _checked(program, native, batch, trained, kept)
     finally:
         # What PyTorch keeps of a card for later would be memory that nobody has.
         if any(tensor.is_cuda for tensor in program.tensors.values()):
             torch.cuda.empty_cache()
 
 
-def _checked(program: Program, native: Any, batch: Batch, trained: set[str]) -> Checked:
+def _refuse_written(program: Program, trained: set[str]) -> None:
+    """A parameter that is trained and written to in ``forward``, under ``no_grad``, would be changed twice in a step, and its gradient end at the first."""
+    changed = [own_name(spec.target) for spec in program.exported.graph_signature.output_specs if spec.kind.name == "PARAMETER_MUTATION"]
+    for name in trained.intersection(changed):
+        raise PlimsollError(
+            f"{name} is trained and forward writes to it: a planned step changes a trained parameter once, by its optimizer. Compute with a new tensor that is made of it "
+            "(w = self.weight.clamp(-1, 1)), or change it after a step, with sync() before that"
+        )
+
+
+def _checked(program: Program, native: Any, batch: Batch, trained: set[str], kept: Kept) -> Checked:
     tensors = [tensor.detach() for tensor in (batch.first(_SAMPLES) if _is_open(program, batch) else batch.tensors)]
     module = program.module
-    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    buffers = [(value, value.clone()) for value in module.buffers()]
     names = [name for name in program.tensors if name in trained]
     parameters = [program.tensors[name] for name in names]
 
-    def restored() -> None:
+    def restored(buffers_alone: bool = False) -> None:
+        kept.restore(buffers_alone)
         with torch.no_grad():
-            for name, value in module.named_buffers():
-                value.copy_(buffers[name])
+            for value, before in buffers:
+                value.copy_(before)
 
-    def gradients(call: Callable[..., Any]) -> tuple[float, list[torch.Tensor | None]]:
+    def loss_by(call: Callable[..., Any]) -> torch.Tensor:
         with torch.random.fork_rng(), torch.enable_grad():
             torch.manual_seed(0)
             loss = call(*tensors)
-            loss = loss[0] if isinstance(loss, (tuple, list)) else loss
-            if not loss.requires_grad:
-                raise PlimsollError("the loss depends on no parameter that is trained")
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return loss[0] if isinstance(loss, (tuple, list)) else loss
+
+    def gradients(call: Callable[..., Any], is_first: bool = False) -> tuple[float, list[torch.Tensor | None]]:
+        loss = loss_by(call)
+        if not loss.requires_grad:
+            raise PlimsollError("the loss depends on no parameter that is trained")
+        found = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if is_first and (names := kept.changed()):
+            restored(buffers_alone=True)
+            _compare_again(loss.item(), loss_by(call).item(), names, program)
         restored()
         return loss.item(), list(found)
 
@@ -76,7 +100,7 @@ def _checked(program: Program, native: Any, batch: Batch, trained: set[str]) -> 
         with LayerDrop(rewinds=True):
             return module(*given)
 
-    wanted_loss, wanted = gradients(eager)
+    wanted_loss, wanted = gradients(eager, is_first=True)
     noise = [0.0] * len(names)
     if program.has_sixteen_bits:
         with _moved(parameters, 1):
@@ -109,9 +133,20 @@ def _checked(program: Program, native: Any, batch: Batch, trained: set[str]) -> 
     raise AssertionError
 
 
+def _compare_again(first: float, second: float, names: list[str], program: Program) -> None:
+    """Refuses a module that computes otherwise when it runs again, with nothing changed but attributes of its own: an exported program has none."""
+    is_narrow = program.has_sixteen_bits or any(tensor.is_cuda for tensor in program.tensors.values())
+    if abs(second - first) > (_SAME_KERNELS if is_narrow else _SAME_LOSS) * max(1.0, abs(first)):
+        listed = ", ".join(own_name(name) for name in names[:_NAMED])
+        raise PlimsollError(
+            f"the module's loss is another when it runs again on the same samples: {first:g}, then {second:g}. It changes {listed}, which a program without Python does not have: "
+            "keep what is read again in a buffer (register_buffer), and leave out what counts calls"
+        )
+
+
 @contextlib.contextmanager
 def _moved(parameters: list[torch.Tensor], point: int) -> Iterator[None]:
-    """Parameters a thousandth of themselves away, and back again; at the first point they are as they are."""
+    """Parameters a thousandth of themselves away, or of 1 where they are zeros alone, and back again; at the first point they are as they are."""
     if point == 0:
         yield
         return
@@ -121,7 +156,8 @@ def _moved(parameters: list[torch.Tensor], point: int) -> Iterator[None]:
         with torch.no_grad():
             for parameter in parameters:
                 step = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter)
-                parameter.mul_(1 + 1e-3 * step)
+                # What begins with zeros alone, as some routers of experts do, has ties, which are broken one way by PyTorch and another way here.
+                parameter.copy_(parameter * (1 + 1e-3 * step) if parameter.any() else 1e-3 * step)
         yield
     finally:
         with torch.no_grad():

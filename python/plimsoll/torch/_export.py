@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Iterator
+import warnings
+from typing import Any
 
 import torch
+from torch.export.graph_signature import InputKind
 from torch.overrides import TorchFunctionMode
 
-from plimsoll import _native
 from plimsoll.errors import PlimsollError
+from plimsoll.torch._apart import taken_apart
 from plimsoll.torch._fold import fold
+from plimsoll.torch._kept import Kept, with_buffers_written
+from plimsoll.torch._unasked import Unasked
 
 __all__ = ["LayerDrop", "export"]
 
@@ -26,15 +29,20 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     What leaves a ``torch.no_grad`` region is detached first: the functional level has no such regions, and gradients would flow through
     them. Core ATen is no such level either: there ``detach`` is lost. Only ops that the engine does not know are taken apart into others.
     """
-    with LayerDrop(), _masks_as_given():
+    replaced: set[str] = set()
+    with LayerDrop(), Unasked(), Kept(module), warnings.catch_warnings():
+        # What is only kept to be looked at is no harm, and what is read again is refused below.
+        warnings.filterwarnings("ignore", "The tensor attribute")
+        module.forward = with_buffers_written(module, module.forward, replaced)
         program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    _refuse_hidden_state(program, replaced)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             _detach(part)
     program = program.run_decompositions({})
     _drop_checks(program.graph_module)
     for _ in range(_ROUNDS):
-        table = _taken_apart(program)
+        table = taken_apart(program)
         if not table:
             break
         program = program.run_decompositions(table)
@@ -42,6 +50,15 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     _norm_what_is_read(program.graph_module)
     fold(program)
     return program
+
+
+def _refuse_hidden_state(program: Any, replaced: set[str]) -> None:
+    """A tensor that is read, replaced and no buffer: the program has it as it is now, and the module another at every call."""
+    read = {node.name for node in program.graph.nodes if node.users}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.CONSTANT_TENSOR and spec.target in replaced and spec.arg.name in read:
+            name = spec.target.removeprefix("model.")
+            raise PlimsollError(f"{name} is read and replaced when the module runs, and is no buffer: make it one with register_buffer, so that it is kept from step to step")
 
 
 class LayerDrop(TorchFunctionMode):
@@ -73,21 +90,6 @@ class LayerDrop(TorchFunctionMode):
         if func is torch.rand and isinstance(result, torch.Tensor) and result.dim() == 0:
             self._drawn = (result, before, torch.get_rng_state() if self._rewinds else None)
         return result
-
-
-@contextlib.contextmanager
-def _masks_as_given() -> Iterator[None]:
-    """Lets ``nn.Transformer`` use a mask as it is, without looking whether it is the causal one: that would ask for the numbers in it."""
-    parts = torch.nn.modules.transformer
-    own = getattr(parts, "_detect_is_causal_mask", None)
-    if own is None:
-        yield
-        return
-    parts._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
-    try:
-        yield
-    finally:
-        parts._detect_is_causal_mask = own
 
 
 def _detach(part: torch.fx.GraphModule) -> None:
@@ -185,14 +187,3 @@ def _counted(node: Any) -> int | None:
         return None
     numbers = numbers if len(numbers) == 3 else [*numbers, 1]
     return numbers[1] if numbers[0] == 0 and numbers[2] == 1 and all(type(number) is int for number in numbers) else None
-
-
-def _taken_apart(program: Any) -> dict[Any, Any]:
-    """How ops of a program are made of others, for those that the engine does not know."""
-    known = set(_native.torch_ops())
-    ops = {node.target for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule) for node in part.graph.nodes if node.op == "call_function"}
-    unknown = [op for op in ops if isinstance(op, torch._ops.OpOverload) and str(op) not in known]
-    if not unknown:
-        return {}
-    table = torch.export.default_decompositions()
-    return {op: table[op] for op in unknown if op in table}

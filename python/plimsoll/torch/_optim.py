@@ -95,6 +95,9 @@ class Optimizer:
 
     def rates(self) -> list[float]:
         """The learning rates as they are now, each with its momentum where that is turned too. Other settings must be what they were at the first step."""
+        groups = self._optimizer.param_groups
+        if [len(group["params"]) for group in groups] != [len(names) for names in self.names]:
+            raise PlimsollError("the optimizer has other parameter groups than when the Trainer was made: call sync(), and make a new Trainer")
         turned, rates = _TURNED[self.rule] if self._is_cycled else None, []
         for place, (before, now) in enumerate(zip(self._began_with, self._now())):
             for name, value in now.items():
@@ -117,25 +120,31 @@ class Optimizer:
         ]
 
     @property
-    def _counts(self) -> bool:
+    def counts(self) -> bool:
+        """Whether its state says how many updates it has done."""
         return self.rule not in ("SGD", "Lion")
 
     def _held(self) -> list[tuple[str, torch.Tensor, dict[str, Any]]]:
         pairs = zip(self.names, self._optimizer.param_groups)
         return [(name, parameter, self._optimizer.state.get(parameter, {})) for names, group in pairs for name, parameter in zip(names, group["params"])]
 
+    def updates(self, trained: set[str], unused: set[str]) -> int:
+        """How many updates the optimizer has done, as far as it counts them."""
+        held = [state for name, _, state in self._held() if name in trained and name not in unused]
+        counts = {int(state["step"]) if "step" in state else 0 for state in held} if self.counts else set()
+        if len(counts) > 1:
+            raise PlimsollError(f"parameters of the optimizer have done different numbers of steps ({sorted(counts)}), and here all do the same")
+        return counts.pop() if counts else 0
+
     def load(self, write: Callable[..., None], trained: set[str], unused: set[str]) -> None:
         """Gives the engine what the optimizer has of state."""
         slots = _RULES[self.rule][2]
         held = [(name, state) for name, _, state in self._held() if name in trained and name not in unused]
-        counts = {int(state["step"]) if "step" in state else 0 for _, state in held} if self._counts else set()
-        if len(counts) > 1:
-            raise PlimsollError(f"parameters of the optimizer have done different numbers of steps ({sorted(counts)}), and here all do the same")
+        count = self.updates(trained, unused)
         for name, state in held:
             for key, slot in slots.items():
                 if isinstance(state.get(key), torch.Tensor):
                     write(name, array(state[key].float()).reshape(-1) if state[key].dim() == 0 else array(state[key]), slot)
-        count = counts.pop() if counts else 0
         if count:
             write("training.updates", np.array([count], dtype="float64"))
 
@@ -145,10 +154,10 @@ class Optimizer:
         if count == 0:
             return
         for name, parameter, _ in self._held():
-            if name not in trained or name in unused or not (self._counts or self._slots(name)):
+            if name not in trained or name in unused or not (self.counts or self._slots(name)):
                 continue
             state = self._optimizer.state[parameter]
-            if self._counts:
+            if self.counts:
                 known = state.get("step")
                 if isinstance(known, torch.Tensor):
                     known.fill_(float(count))

@@ -19,9 +19,11 @@ from torch.utils import _pytree as pytree
 from plimsoll import _native
 from plimsoll._plan import _size
 from plimsoll.errors import MemoryLimitError, PlimsollError
+from plimsoll.torch._kept import Kept, Places, with_buffers_written
 from plimsoll.torch._trace import Trace, resolved
 
 __all__ = ["PlannedStep", "planned"]
+
 
 class _Step(torch.nn.Module):
     """A module with its loss: what is differentiated."""
@@ -75,6 +77,7 @@ class PlannedStep:
         self._graph = graph
         self._places = {node.name: place for place, node in enumerate(graph.graph.nodes)}
         self._state = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+        self._held_at = Places(module)
         self._constants = {name: value for name, value in vars(graph).items() if isinstance(value, torch.Tensor)}
         trace = Trace(graph, self._given(leaves), type(module.model).__name__)
         self.remarks = trace.remarks
@@ -114,6 +117,14 @@ class PlannedStep:
         forms = [_form(leaf) for leaf in leaves]
         if forms != self._leaves:
             raise PlimsollError(f"the step was planned for a batch of {self._leaves}; this one is {forms}: plan it anew")
+        there = self._held_at.now()
+        for name, before in self._state.items():
+            now = there.get(name)
+            if now is before:
+                continue
+            if _form(now) != _form(before):
+                raise PlimsollError(f"{name.removeprefix('model.')} of the module was {_form(before)} when the step was planned, and is {_form(now)}: plan it anew")
+            self._state[name] = now
         held = [name for name in self._signature.parameters if self._state[name].grad is not None]
         if held:
             raise PlimsollError(f"{held[0]} has a gradient already, and this step does not add to it: call optimizer.zero_grad() first")
@@ -202,14 +213,16 @@ def planned(
 
 def _exported(module: _Step, leaves: Sequence[Any]) -> tuple[torch.fx.GraphModule, Any]:
     """Forward and backward as one graph. Parameters that the loss does not depend on are no parameters while it is made: the exporter refuses them."""
-    unused = _unused(module, leaves)
-    try:
-        for parameter in unused:
-            parameter.requires_grad_(False)
-        return aot_export_module(module, tuple(leaves), trace_joint=True, output_loss_index=0)
-    finally:
-        for parameter in unused:
-            parameter.requires_grad_(True)
+    with Kept(module):
+        module.forward = with_buffers_written(module, module.forward)
+        unused = _unused(module, leaves)
+        try:
+            for parameter in unused:
+                parameter.requires_grad_(False)
+            return aot_export_module(module, tuple(leaves), trace_joint=True, output_loss_index=0)
+        finally:
+            for parameter in unused:
+                parameter.requires_grad_(True)
 
 
 def _unused(module: _Step, leaves: Sequence[Any]) -> list[torch.nn.Parameter]:

@@ -6,15 +6,19 @@ import collections.abc
 import inspect
 import json
 import re
+import traceback
+from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+import plimsoll
 from plimsoll import _native
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._export import export
+from plimsoll.torch._kept import Places
 from plimsoll.torch._planned import loss_of
 
 __all__ = ["Batch", "Program", "array", "loss_program", "output_program", "own_name"]
@@ -154,6 +158,10 @@ class Program:
             if stack:
                 node["metadata"]["nn_module_stack"] = re.sub(r",model\.", ",", stack).replace(",model,", ",,")
         self.text = json.dumps(document)
+        #: Where the module has them; a tensor that its code holds elsewhere is in none.
+        self._places = Places(module, own_name)
+        #: Tensors that the module's code holds, and that are neither parameters nor buffers.
+        self.constants = self.tensors.keys() - self._places.now().keys()
         self.types = {name: tensor.dtype for name, tensor in self.tensors.items()}
         self.tied = _tied(self.tensors)
 
@@ -184,7 +192,24 @@ class Program:
 
     def read(self, name: str) -> np.ndarray:
         """The elements of a tensor: asked by the engine."""
-        return array(self.tensors[name])
+        # The module may have been moved to another type since.
+        return array(self.tensors[name].detach().to(self.types[name]))
+
+    def replaced(self) -> dict[str, torch.Tensor | None]:
+        """What the module has by now in the place of tensors that it had."""
+        now = self._places.now()
+        return {name: now.get(name) for name, tensor in self.tensors.items() if name not in self.constants and now.get(name) is not tensor}
+
+    def follow(self, trained: set[str]) -> None:
+        """Takes the tensors that the module has by now in the place of others."""
+        for name, now in self.replaced().items():
+            before = self.tensors[name]
+            if name in trained:
+                raise PlimsollError(f"{name} of the module is another tensor than the one that is trained: it was put there after the Trainer was made; make a new Trainer")
+            if now is None or now.shape != before.shape:
+                there = "nothing" if now is None else f"a tensor {list(now.shape)}"
+                raise PlimsollError(f"{name} of the module is {there} by now, and was a tensor {list(before.shape)} when the Trainer was made: make a new Trainer")
+            self.tensors[name] = now
 
     def unflattened(self, tensors: Sequence[torch.Tensor]) -> Any:
         """What the module would have returned, of the tensors in it."""
@@ -225,9 +250,36 @@ def _exported(module: torch.nn.Module, batch: Batch, dynamic_shapes: Any) -> Any
             pass
     try:
         return export(module, tensors)
+    except PlimsollError as error:
+        # It begins with the name of what is wrong in the module.
+        raise PlimsollError(own_name(str(error))) from None
     except Exception as error:
-        why = str(error).strip().split("\n")[0]
-        raise PlimsollError(f"torch.export cannot export this module: {type(error).__name__}: {why}") from error
+        raise PlimsollError(f"torch.export cannot export this module{_line(error)}: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """What the exporter says, or what it means by that."""
+    kind, why = type(error).__name__, str(error).strip().split("\n")[0]
+    if kind.startswith("GuardOnDataDependent"):
+        return (
+            "there it asks for a number that is in a tensor (an if, item(), int(), a length), which is known only when it runs: choose with torch.where or torch.cond, "
+            f"and leave out what only checks ({kind}: {why})"
+        )
+    if "fake tensor in the exported program" in why:
+        return (
+            "it puts a tensor in the place of another outside of what is traced: .data that is assigned or written to in forward, or torch.autograd.grad within it; compute a new tensor "
+            f"from the parameter, or change the parameter after a step, with sync() before it ({kind})"
+        )
+    return f"{kind}: {why}"
+
+
+def _line(error: Exception) -> str:
+    """The last line outside PyTorch and this package from which an error came."""
+    ours = tuple(str(Path(module.__file__).parent) for module in (torch, plimsoll) if module.__file__)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*ours, "<")):
+            return f" at {frame.filename}:{frame.lineno} ({frame.line})" if frame.line else f" at {frame.filename}:{frame.lineno}"
+    return ""
 
 
 def _text(program: Any) -> str:

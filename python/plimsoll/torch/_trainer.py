@@ -12,9 +12,11 @@ import torch
 from plimsoll import _native
 from plimsoll._plan import Plan
 from plimsoll.errors import PlimsollError
+from plimsoll.torch._average import Average
 from plimsoll.torch._check import Checked, check
 from plimsoll.torch._optim import Optimizer
 from plimsoll.torch._program import Batch, Program, loss_program, output_program
+from plimsoll.torch._settled import Settled
 
 __all__ = ["Trainer"]
 
@@ -52,6 +54,8 @@ class Trainer:
         accumulate: so many steps make one update, with the mean of their gradients.
         scaler: where the module computes in float16 (``autocast``), its loss is scaled so that small gradients do not vanish, steps whose gradients are not finite are left out, and
             :meth:`sync` gives the scale back.
+        averaged: an ``AveragedModel`` of the module with an exponential average (EMA): it is kept inside the step and in the limit, in the place of ``update_parameters()``, and
+            :meth:`sync` gives it back.
         micro_batch: so many samples run at a time; without a word, the plan says.
         exact: how far plans may depart from the bits of a run without a limit: ``bitwise``, ``reassociated`` or ``approximate``.
         dynamic_shapes: for each tensor of a batch the axes that change, as for ``torch.export.export``; without a word, the first axis.
@@ -72,6 +76,7 @@ class Trainer:
         clip_value: float | None = None,
         accumulate: int = 1,
         scaler: torch.amp.GradScaler | None = None,
+        averaged: torch.optim.swa_utils.AveragedModel | None = None,
         micro_batch: int | None = None,
         exact: str = "reassociated",
         dynamic_shapes: Any = None,
@@ -113,8 +118,12 @@ class Trainer:
         names: dict[torch.Tensor, str] = {}
         for name, parameter in named:
             names.setdefault(parameter, name)
+        self._average = None if averaged is None else Average(averaged, model)
+        #: How many updates there were when the module last had all that the engine has.
+        self._updates = 0
         self._optimizer = Optimizer(optimizer, names)
         self._program: Program | None = None
+        self._settled: Settled | None = None
         self._native: Any = None
         self._form: Any = None
         self._checked: Checked | None = None
@@ -123,6 +132,7 @@ class Trainer:
         #: Steps since the module had all that the engine has; none when it was never asked. What the module's tensors were then, by PyTorch's own count of changes.
         self._behind: int | None = None
         self._versions: list[tuple[str, torch.Tensor, int]] = []
+        self._constants: dict[str, int] = {}
         self._is_exporting = False
         self._prediction: tuple[Program, Any] | None = None
         self._evaluates = False
@@ -132,13 +142,15 @@ class Trainer:
     def plan(self, batch: Any) -> Plan:
         """What a step on such a batch takes, before it runs: ``print`` it. Raises :class:`plimsoll.MemoryLimitError` where there is no plan."""
         batch = self._ready(batch)
-        return Plan(self._native.plan(self._optimizer.groups(self._trained), batch.shapes))
+        return Plan(self._native.plan(self._groups(), batch.shapes))
 
     def step(self, batch: Any) -> float:
         """One step on a batch; its loss."""
         batch = self._ready(batch)
         self._begin(batch)
-        if self._optimizer.turns():
+        if self._optimizer.turns() or self._average_turns():
+            # What was changed in the module since it had all is a part of what goes on.
+            self._take()
             self.sync()
             self._native.end()
             self._begun = False
@@ -246,10 +258,7 @@ class Trainer:
         program = self._program
         assert program is not None
         trained, kept, changed = self._native.names()
-        held = {**dict(_named(self._model, "")), **dict(self._model.named_buffers(remove_duplicate=False))}
-        for name in trained:
-            if name in held and held[name] is not program.tensors[name]:
-                raise PlimsollError(f"{name} of the module is another tensor than the one that is trained: it was put there after the Trainer was made; make a new Trainer")
+        program.follow(self._trained)
         with torch.no_grad():
             for name in [*trained, *(name for name in kept if name in set(changed))]:
                 tensor = program.tensors[name]
@@ -257,6 +266,10 @@ class Trainer:
                 # The module may have been moved to another type since.
                 tensor.copy_(torch.frombuffer(data, dtype=program.types[name]).reshape(tensor.shape))
         self._optimizer.store(self._native.read, self._trained, self._unused)
+        if self._average is not None:
+            updates = self._count()
+            self._average.store(self._native.read, self._trained - self._unused, self._model, updates - self._updates)
+            self._updates = updates
         if self._scaler is not None and self.loss_scale is not None:
             self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": self.loss_scale})
         self._behind = 0
@@ -264,22 +277,31 @@ class Trainer:
 
     def _remember(self) -> None:
         assert self._program is not None
-        self._versions = [(name, tensor, tensor._version) for name, tensor in self._program.tensors.items()]
+        held = [(f"{name} of the module was changed", tensor) for name, tensor in self._program.tensors.items()]
+        if self._average is not None:
+            held += self._average.tensors()
+        self._versions = [(what, tensor, tensor._version) for what, tensor in held]
+        self._constants = {name: self._program.tensors[name]._version for name in self._program.constants}
 
     def _take(self) -> None:
         """Goes on with what the module and the optimizer have, where they had all that the engine has: both are the user's to change then."""
-        changed = next((name for name, tensor, version in self._versions if tensor._version != version), None)
+        program = self._program
+        assert program is not None and self._settled is not None
+        self._settled.check()
+        changed = next((what for what, tensor, version in self._versions if tensor._version != version), None)
         if self._behind is None or self._behind > 0:
+            if changed is None and (name := next(iter(program.replaced()), None)) is not None:
+                changed = f"{name} of the module was replaced"
             if changed is not None:
                 done = "steps were done" if self._behind != 1 else "a step was done"
-                raise PlimsollError(
-                    f"{changed} of the module was changed while {done} here, of which the module knows nothing: call sync() first, then change it, and training goes on from there"
-                )
+                raise PlimsollError(f"{changed} while {done} here, of which the module knows nothing: call sync() first, then change it, and training goes on from there")
             return
-        program = self._program
-        assert program is not None
-        trained, kept, moved = self._native.names()
-        for name in [*trained, *(name for name in kept if name in set(moved))]:
+        program.follow(self._trained)
+        if (name := next((name for name, version in self._constants.items() if program.tensors[name]._version != version), None)) is not None:
+            raise PlimsollError(f"{name} of the module was changed: it is no parameter and no buffer, so the exported program has it as it was; make it a buffer, or make a new Trainer")
+        trained, kept, _ = self._native.names()
+        # What is not trained, too: a mask, a temperature, the weights of a frozen part that were loaded since.
+        for name in [*trained, *(name for name in kept if name not in self._constants)]:
             self._native.write(name, program.read(name).reshape(-1))
         self._load()
         self._behind = None
@@ -288,8 +310,28 @@ class Trainer:
     def _load(self) -> None:
         """Gives the engine what the optimizer and the scaler have of state."""
         self._optimizer.load(self._native.write, self._trained, self._unused)
+        if self._average is not None:
+            self._average.load(self._native.write, self._trained - self._unused)
+            self._updates = self._count()
         if self._scaler is not None:
             self._native.write("training.loss_scale", np.full((), self._scaler.get_scale(), np.float32))
+
+    def _count(self) -> int:
+        (count,) = np.frombuffer(self._native.read("training.updates"), "float64")
+        return int(count)
+
+    def _average_turns(self) -> bool:
+        if self._average is None or self._behind != 0:
+            return False
+        return self._average.turns(self._done())
+
+    def _done(self) -> int:
+        """How many updates there were, as the engine counts or will count them."""
+        return self._optimizer.updates(self._trained, self._unused) if self._optimizer.counts or not self._begun else self._count()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        average = None if self._average is None else self._average.settings(self._done())
+        return [{**group, "average": average} for group in self._optimizer.groups(self._trained)]
 
     def __getstate__(self) -> Any:
         raise TypeError("a Trainer cannot be pickled or copied: call sync(), and keep the state_dict() of the module and of the optimizer")
@@ -309,6 +351,7 @@ class Trainer:
 
     def _export(self, batch: Batch) -> None:
         if not self._model.training:
+            warnings.warn("the module is in eval() as a whole: it is trained in training mode, as after train(); for training without dropout set its rates to 0, or put parts alone into eval()", stacklevel=3)
             self._model.train()
         program = loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)
         moved = {name for names in self._optimizer.names for name in names}
@@ -327,17 +370,22 @@ class Trainer:
         if self._scaler is None and program.has_float16:
             warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
         self._program, self._native, self._form = program, native, batch.form()
+        self._settled = Settled(program)
 
     def _begin(self, batch: Batch) -> None:
         if self._begun:
             return
         self._optimizer.begin()
-        self._native.begin(self._optimizer.groups(self._trained), batch.shapes)
+        self._native.begin(self._groups(), batch.shapes)
+        if self._average is not None:
+            self._average.begin(self._done())
         self._load()
         if self._behind is None:
             # Whoever asks for their state has it as it is.
             self._model.register_state_dict_pre_hook(_Synced(self))
             self._optimizer.told_before_state(_Synced(self))
+            if self._average is not None:
+                self._average.model.register_state_dict_pre_hook(_Synced(self))
         self._begun, self._behind = True, None
         self._remember()
 

@@ -1,8 +1,9 @@
 //! Bags of words: rows of a table, put together bag by bag.
 
 use plimsoll_graph::{DType, GatherOps, GradientOps, IndexPutOps, TensorOps, Type};
-use plimsoll_run::Result;
+use plimsoll_run::{Result, Tensor};
 
+use super::index::{SPARSE, by_frequency, largest_along};
 use super::{Table, one};
 use crate::call::Call;
 use crate::error::refuse;
@@ -23,16 +24,12 @@ pub(super) const OPS: Table = &[
 fn bags(c: &mut Call<'_, '_>, padding: Option<i64>) -> Result<Vec<Value>> {
     let (table, places, starts) = (c.tensor("weight")?, c.tensor("indices")?, c.tensor("offsets")?);
     let (mode, shares) = (c.int("mode")?, c.opt_tensor("per_sample_weights")?);
-    if c.flag("scale_grad_by_freq")? || c.flag("sparse")? {
-        return Err(refuse(
-            "has sparse gradients or ones that are scaled by frequency, which are not known here",
-        ));
+    if c.flag("sparse")? {
+        return Err(refuse(SPARSE));
     }
     let ranks = [&table, &places, &starts].map(|x| x.shape().rank());
-    if !matches!(mode, 0 | 1) || ranks != [2, 1, 1] {
-        return Err(refuse(
-            "takes the largest of each bag, or its words are no list, which is not known here",
-        ));
+    if ranks != [2, 1, 1] {
+        return Err(refuse("puts bags together of words that are no list; give one list with offsets"));
     }
     let (count, width) = (places.shape()[0], table.shape()[1]);
     let starts = starts.cast(DType::I64)?;
@@ -47,6 +44,12 @@ fn bags(c: &mut Call<'_, '_>, padding: Option<i64>) -> Result<Vec<Value>> {
     let begun = own.greater_equal(&starts.reshape([1, bags])?)?;
     let bag = begun.cast(DType::I64)?.sum(&[1], false)?.add_scalar(-1.0)?;
     let mut rows = table.gather(&places, 0)?;
+    if c.flag("scale_grad_by_freq")? {
+        rows = by_frequency(&table, &places, &rows)?;
+    }
+    if mode == 2 {
+        return one(largest(&rows, &places, &bag, bags, padding)?);
+    }
     let mut counts = c.full(table.dtype(), [count, 1], 1.0)?;
     if let Some(padding) = padding {
         let is_padding = places.equal(&places.full_like(Type::new(places.dtype(), []), padding as f64)?)?;
@@ -66,4 +69,27 @@ fn bags(c: &mut Call<'_, '_>, padding: Option<i64>) -> Result<Vec<Value>> {
     // A bag without words is 0.
     let least = c.full(table.dtype(), [], 1.0)?;
     one(sums.div(&words.stop_gradient()?.maximum(&least)?)?)
+}
+
+/// The largest of each bag, column by column; a bag without words is 0.
+fn largest(
+    rows: &Tensor,
+    places: &Tensor,
+    bag: &Tensor,
+    bags: usize,
+    padding: Option<i64>,
+) -> Result<Tensor> {
+    let (count, width) = (places.shape()[0], rows.shape()[1]);
+    let scalar = |like: &Tensor, value: f64| like.full_like(Type::new(like.dtype(), []), value);
+    // Words that stand for padding go to a bag that is cut off.
+    let bag = match padding {
+        None => bag.clone(),
+        Some(padding) => {
+            let is_padding = places.equal(&scalar(places, padding as f64)?)?;
+            is_padding.select(&scalar(bag, bags as f64)?, bag)?
+        }
+    };
+    let all = rows.full_like(Type::new(rows.dtype(), [bags + 1, width]), 0.0)?;
+    let bag = bag.reshape([count, 1])?.broadcast([count, width])?;
+    largest_along(&all, &bag, rows, 0, false)?.narrow(0, 0, bags)
 }

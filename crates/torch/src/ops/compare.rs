@@ -27,16 +27,16 @@ pub(super) const OPS: Table = &[
     ("aten.logical_or.default", |c| truth(c, |a, b| a.or(b))),
     ("aten.logical_xor.default", |c| truth(c, |a, b| a.not_equal(b))),
     ("aten.logical_not.default", |c| mapped(c, |x| converted(x, DType::Bool)?.not())),
-    ("aten.bitwise_and.Tensor", |c| bits(c, |a, b| a.and(b))),
-    ("aten.bitwise_and.Scalar", |c| bits(c, |a, b| a.and(b))),
-    ("aten.bitwise_or.Tensor", |c| bits(c, |a, b| a.or(b))),
-    ("aten.bitwise_or.Scalar", |c| bits(c, |a, b| a.or(b))),
-    ("aten.bitwise_xor.Tensor", |c| bits(c, |a, b| a.not_equal(b))),
-    ("aten.__and__.Tensor", |c| bits(c, |a, b| a.and(b))),
-    ("aten.__and__.Scalar", |c| bits(c, |a, b| a.and(b))),
-    ("aten.__or__.Tensor", |c| bits(c, |a, b| a.or(b))),
-    ("aten.__or__.Scalar", |c| bits(c, |a, b| a.or(b))),
-    ("aten.__xor__.Tensor", |c| bits(c, |a, b| a.not_equal(b))),
+    ("aten.bitwise_and.Tensor", |c| bits(c, Bits::And)),
+    ("aten.bitwise_and.Scalar", |c| bits(c, Bits::And)),
+    ("aten.bitwise_or.Tensor", |c| bits(c, Bits::Or)),
+    ("aten.bitwise_or.Scalar", |c| bits(c, Bits::Or)),
+    ("aten.bitwise_xor.Tensor", |c| bits(c, Bits::Xor)),
+    ("aten.__and__.Tensor", |c| bits(c, Bits::And)),
+    ("aten.__and__.Scalar", |c| bits(c, Bits::And)),
+    ("aten.__or__.Tensor", |c| bits(c, Bits::Or)),
+    ("aten.__or__.Scalar", |c| bits(c, Bits::Or)),
+    ("aten.__xor__.Tensor", |c| bits(c, Bits::Xor)),
     ("aten.bitwise_not.default", |c| {
         mapped(c, |x| match x.dtype() {
             DType::Bool => x.not(),
@@ -147,13 +147,59 @@ fn truth(c: &mut Call<'_, '_>, f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor
     one(Laid::zip(&[&a, &b], |t| f(&t[0], &t[1]))?)
 }
 
-/// Ops on bits, which are known of truth values alone.
-fn bits(c: &mut Call<'_, '_>, f: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>) -> Values {
+/// How bits are combined.
+#[derive(Clone, Copy)]
+enum Bits {
+    And,
+    Or,
+    Xor,
+}
+
+/// Ops on bits: of truth values, and of whole numbers with what has the lowest bit alone, or with the lowest bits of a number.
+fn bits(c: &mut Call<'_, '_>, how: Bits) -> Values {
     let out = c.out_dtype(0)?;
-    if out != DType::Bool {
-        return Err(refuse(format!("combines bits of {out} elements; only truth values are combined here")));
+    if out == DType::Bool {
+        return match how {
+            Bits::And => truth(c, |a, b| a.and(b)),
+            Bits::Or => truth(c, |a, b| a.or(b)),
+            Bits::Xor => truth(c, |a, b| a.not_equal(b)),
+        };
     }
-    truth(c, f)
+    let names = ["self", "other"];
+    let Some(at) = names.iter().position(|name| lowest(c, name).is_some()) else {
+        return Err(refuse(format!(
+            "combines bits of {out} elements; here one side must be truth values, or a number such as 1, 3, 7 for &, and 1 for | and ^"
+        )));
+    };
+    let (width, other) = (lowest(c, names[at]).unwrap_or(1), names[1 - at]);
+    if width > 1 && !matches!(how, Bits::And) {
+        return Err(refuse(format!(
+            "combines bits of {out} elements by | or ^ with more than the lowest bit"
+        )));
+    }
+    let (x, own) = (operand(c, other, DType::F64)?, operand(c, names[at], DType::F64)?);
+    let y = Laid::zip(&[&x, &own], |t| {
+        let (x, own) = (&t[0], &t[1]);
+        let unit = f64::from(width).exp2();
+        let low = x.sub(&x.mul_scalar(1.0 / unit)?.floor()?.mul_scalar(unit)?)?;
+        match how {
+            Bits::And if width > 1 => Ok(low),
+            Bits::And => low.mul(own),
+            Bits::Or => x.add(&own.mul(&low.rsub_scalar(1.0)?)?),
+            Bits::Xor => x.add(&own.mul(&low.mul_scalar(-2.0)?.add_scalar(1.0)?)?),
+        }
+    })?;
+    one(y.map(|t| converted(t, out))?)
+}
+
+/// How many of the lowest bits an argument is about, where that is seen: one of truth values, k of the number 2ᵏ - 1.
+fn lowest(c: &Call<'_, '_>, name: &str) -> Option<u8> {
+    match c.value(name).ok()? {
+        Value::Tensor(laid, _) => (laid.dtype() == DType::Bool).then_some(1),
+        Value::Bool(_) => Some(1),
+        Value::Int(n) => (1..=32).find(|&width| n == (1i64 << width) - 1).or_else(|| (n == 0).then_some(1)),
+        _ => None,
+    }
 }
 
 fn select(c: &mut Call<'_, '_>, mask: &str, yes: &str, no: &str) -> Values {

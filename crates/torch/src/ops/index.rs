@@ -14,13 +14,11 @@ pub(super) const OPS: Table = &[
     ("aten.embedding.default", |c| {
         let (w, places) = (c.tensor("weight")?, c.tensor("indices")?);
         let padding = c.int("padding_idx")?;
-        let _ = c.value("scale_grad_by_freq");
-        if c.flag("scale_grad_by_freq")? || c.flag("sparse")? {
-            return Err(refuse(
-                "has sparse gradients or ones that are scaled by frequency, which are not known here",
-            ));
+        if c.flag("sparse")? {
+            return Err(refuse(SPARSE));
         }
         let y = w.gather(&places, 0)?;
+        let y = if c.flag("scale_grad_by_freq")? { by_frequency(&w, &places, &y)? } else { y };
         if padding < 0 {
             return one(y);
         }
@@ -140,6 +138,24 @@ pub(super) const OPS: Table = &[
     }),
 ];
 
+/// What is said where an embedding wants gradients of its own kind.
+pub(super) const SPARSE: &str =
+    "has sparse gradients, which are not known here; leave out sparse=True: the gradient is the same";
+
+/// Rows of a table whose gradients are divided by how often each row is read.
+pub(super) fn by_frequency(table: &Tensor, places: &Tensor, rows: &Tensor) -> Result<Tensor> {
+    let n = places.shape().elements();
+    let flat = wrapped(&places.reshape([n])?, table.shape()[0])?;
+    let ones = table.full_like(Type::new(table.dtype(), [n]), 1.0)?;
+    let zeros = table.full_like(Type::new(table.dtype(), [table.shape()[0]]), 0.0)?;
+    let often = zeros.index_add(&flat, &ones, 0)?.gather(&flat, 0)?;
+    let mut shape = places.shape().to_vec();
+    shape.push(1);
+    let still = rows.stop_gradient()?;
+    // A zero whose gradient is the scaled one: the rows themselves keep their bits.
+    still.add(&rows.sub(&still)?.div(&often.reshape(shape)?)?)
+}
+
 /// What is indexed along an axis, by which places.
 fn x_and_places(c: &mut Call<'_, '_>, name: &str) -> Result<(Tensor, Tensor, usize)> {
     let (x, places) = (c.tensor("self")?, c.tensor(name)?);
@@ -192,7 +208,13 @@ fn averaged_along(
 }
 
 /// `x` with the largest of the elements at each place along an axis, `x`'s own among them or not. Every place looks at all elements.
-fn largest_along(x: &Tensor, places: &Tensor, from: &Tensor, at: usize, includes: bool) -> Result<Tensor> {
+pub(super) fn largest_along(
+    x: &Tensor,
+    places: &Tensor,
+    from: &Tensor,
+    at: usize,
+    includes: bool,
+) -> Result<Tensor> {
     let from = x_along(from, places, usize::MAX)?.cast(x.dtype())?;
     let same_elsewhere = x.shape().rank() == places.shape().rank()
         && (0..x.shape().rank()).all(|i| i == at || x.shape()[i] == places.shape()[i]);

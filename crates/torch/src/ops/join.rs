@@ -39,7 +39,7 @@ pub(super) const OPS: Table = &[
 ];
 
 /// Joined along an axis, in the order in which the first lies.
-pub(super) fn joined(all: &[Laid], at: usize, out: DType) -> Result<Laid> {
+pub(crate) fn joined(all: &[Laid], at: usize, out: DType) -> Result<Laid> {
     let Some(first) = all.iter().max_by_key(|x| x.shape().elements()) else {
         return Err(refuse("joins nothing"));
     };

@@ -5,6 +5,7 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
 use super::elementwise::converted;
+use super::reduce::lengths;
 use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
@@ -106,13 +107,15 @@ pub(super) const OPS: Table = &[
     ("aten.triplet_margin_loss.default", |c| {
         let (a, p, n) = (c.tensor("anchor")?, c.tensor("positive")?, c.tensor("negative")?);
         let (margin, power, eps) = (c.float("margin")?, c.float("p")?, c.float("eps")?);
-        if c.flag("swap")? || power != 2.0 {
-            return Err(refuse("swaps, or takes distances of another power than 2"));
-        }
         let far = |x: &Tensor, y: &Tensor| {
-            x.sub(y)?.add_scalar(eps)?.square()?.sum(&[x.shape().rank() - 1], false)?.sqrt()
+            let apart = x.sub(y)?.add_scalar(eps)?;
+            lengths(&apart, &[apart.shape().rank() - 1], false, power)
         };
-        let losses = far(&a, &p)?.sub(&far(&a, &n)?)?.add_scalar(margin)?.relu()?;
+        let mut farther = far(&a, &n)?;
+        if c.flag("swap")? {
+            farther = farther.minimum(&far(&p, &n)?)?;
+        }
+        let losses = far(&a, &p)?.sub(&farther)?.add_scalar(margin)?.relu()?;
         reduced(c, &losses.into())
     }),
     ("aten.cosine_embedding_loss.default", |c| {
@@ -120,8 +123,9 @@ pub(super) const OPS: Table = &[
         let margin = c.float("margin")?;
         let last = a.shape().rank() - 1;
         let dot = a.mul(&b)?.sum(&[last], false)?;
-        let lengths = |x: &Tensor| x.square()?.sum(&[last], false)?.add_scalar(1e-8);
-        let cos = dot.div(&lengths(&a)?.mul(&lengths(&b)?)?.sqrt()?)?;
+        // What PyTorch adds to squares here; `cosine_similarity` has another.
+        let squares = |x: &Tensor| x.square()?.sum(&[last], false)?.add_scalar(1e-12);
+        let cos = dot.div(&squares(&a)?.mul(&squares(&b)?)?.sqrt()?)?;
         let t = t.cast(cos.dtype())?;
         let scalar = |value: f64| cos.full_like(Type::new(cos.dtype(), []), value);
         let (near, far) = (cos.rsub_scalar(1.0)?, cos.add_scalar(-margin)?.relu()?);

@@ -15,12 +15,13 @@ mod elementwise;
 mod experts;
 mod fourier;
 mod index;
-mod join;
+pub(crate) mod join;
 mod linear;
 mod loss;
 mod norm;
 mod pad;
 mod pool;
+mod pool_places;
 mod random;
 mod rank;
 mod recurrent;
@@ -126,7 +127,29 @@ pub(crate) fn check(program: &Program) -> crate::Result<()> {
     others.dedup();
     others.retain(|op| *op != short(&first.target));
     let more = if others.is_empty() { String::new() } else { format!("; nor are {}", others.join(", ")) };
-    Err(program.wrong(format!("{} is an op that is not known here{more}", described(first))))
+    let what = instead(short(&first.target))
+        .map_or("is an op that is not known here".into(), |(why, how)| format!("{why}: {how}"));
+    Err(program.wrong(format!("{} {what}{more}", described(first))))
+}
+
+/// Of ops that no plan can have: why, and what to write in their place.
+fn instead(op: &str) -> Option<(&'static str, &'static str)> {
+    let name = op.strip_prefix("aten.")?.split('.').next()?;
+    Some(match name {
+        "_local_scalar_dense" | "item" => (
+            "takes a number out of a tensor (item(), tolist(), int() or a length that is in a tensor), and a plan must know all numbers before",
+            "keep it a tensor, or make it a number when the module is made",
+        ),
+        "nonzero" | "masked_select" | "_unique2" | "unique_dim" | "unique_consecutive" | "bincount" => (
+            "gives as many elements as the numbers in a tensor say, and a plan must know all sizes before",
+            "keep all elements, and choose among them with torch.where or a product with the mask",
+        ),
+        "embedding_renorm" => (
+            "changes the rows that it reads (max_norm), which is not known here",
+            "leave out max_norm, and divide by the norms in forward, or clamp the rows after a step",
+        ),
+        _ => return None,
+    })
 }
 
 /// The order in which an op reads the axes of an argument, for those that read them in another order than PyTorch has them: then

@@ -27,16 +27,21 @@ pub(super) const OPS: Table = &[
         let (x, axes, gamma) =
             (c.tensor("input")?, c.ints("normalized_shape")?.len(), c.opt_tensor("weight")?);
         let eps = c.opt_number("eps")?.map(|n| n.value);
-        if axes != 1 {
-            return Err(refuse("norms by the root of squares over several axes"));
-        }
         let eps = eps.unwrap_or(match x.dtype() {
             DType::F64 => f64::EPSILON,
             DType::F16 => 2f64.powi(-10),
             DType::BF16 => 2f64.powi(-7),
             _ => f64::from(f32::EPSILON),
         });
-        one(rms_norm(&x, gamma.as_ref(), eps)?)
+        let shape = x.shape().clone();
+        let Some(kept) = shape.rank().checked_sub(axes).filter(|_| axes > 0) else {
+            return Err(refuse(format!("norms {axes} axes of a tensor of shape {shape}")));
+        };
+        // Several axes are normed as one.
+        let width: usize = shape[kept..].iter().product();
+        let rows = x.reshape([&shape[..kept], &[width]].concat())?;
+        let gamma = gamma.map(|gamma| gamma.reshape([width])).transpose()?;
+        one(rms_norm(&rows, gamma.as_ref(), eps)?.reshape(shape)?)
     }),
     ("aten.group_norm.default", |c| {
         let (x, groups) = (c.laid("input")?, c.size("num_groups")?);

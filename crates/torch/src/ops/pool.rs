@@ -4,6 +4,7 @@ use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::pool::{Windows, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool};
 use plimsoll_run::{Result, Tensor};
 
+use super::pool_places::max_with_places;
 use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
@@ -12,7 +13,6 @@ pub(super) const OPS: Table = &[
     ("aten.max_pool1d.default", |c| max(c, 1)),
     ("aten.max_pool2d.default", |c| max(c, 2)),
     ("aten.max_pool3d.default", |c| max(c, 3)),
-    // The places are not made: a program that reads them is refused by name.
     ("aten.max_pool2d_with_indices.default", |c| max(c, 2)),
     ("aten.max_pool3d_with_indices.default", |c| max(c, 3)),
     ("aten.avg_pool1d.default", |c| mean(c, 1)),
@@ -52,10 +52,10 @@ fn windows(c: &Call<'_, '_>, axes: usize) -> Result<Windows> {
 }
 
 fn max(c: &mut Call<'_, '_>, axes: usize) -> Values {
-    let (x, windows) = (c.laid("self")?, windows(c, axes)?);
-    if c.sizes_of("dilation", axes)?.iter().any(|&d| d != 1) {
-        return Err(refuse("pools with dilated windows, which is not known here"));
+    if c.wants(1) || c.sizes_of("dilation", axes)?.iter().any(|&d| d != 1) {
+        return max_with_places(c, axes);
     }
+    let (x, windows) = (c.laid("self")?, windows(c, axes)?);
     over(&x, axes, |t| max_pool(t, &windows))
 }
 

@@ -33,6 +33,21 @@ pub(super) const OPS: Table = &[
         let mask = ones.dropout(rate, &key, stream)?.into();
         one(plimsoll_nn::blocks::Laid::zip(&[&x, &mask], |t| t[0].mul(&t[1]))?)
     }),
+    ("aten.rrelu.default", |c| {
+        let (x, low, high) = (c.laid("self")?, c.float("lower")?, c.float("upper")?);
+        let _ = c.value("generator")?;
+        if !c.flag("training")? || !c.net.is_training() {
+            return one(x.map(|t| t.leaky_relu((low + high) / 2.0))?);
+        }
+        // A slope for each element, drawn anew.
+        let (key, stream) = c.draw()?;
+        let slopes = key.random_uniform(Type::new(DType::F32, x.shape()), stream, low, high)?;
+        let slopes = plimsoll_nn::blocks::Laid::from(converted(&slopes, x.dtype())?);
+        one(plimsoll_nn::blocks::Laid::zip(&[&x, &slopes], |t| {
+            let zero = t[0].full_like(Type::new(t[0].dtype(), []), 0.0)?;
+            t[0].less(&zero)?.select(&t[0].mul(&t[1])?, &t[0])
+        })?)
+    }),
     ("aten.bernoulli.p", |c| {
         let (x, p) = (c.laid("self")?, c.float("p")?);
         // In an evaluation a draw stands for its mean: a path that is dropped in training is taken whole.

@@ -244,7 +244,7 @@ fn norm(c: &mut Call<'_, '_>, name: &str, p: f64, out: DType) -> Values {
 }
 
 /// (Σ |x|ᵖ)^(1/p). At 0 the gradient of the second norm is 0, as PyTorch has it.
-fn lengths(t: &Tensor, axes: &[usize], keep: bool, p: f64) -> Result<Tensor> {
+pub(super) fn lengths(t: &Tensor, axes: &[usize], keep: bool, p: f64) -> Result<Tensor> {
     match p {
         f64::INFINITY => t.abs()?.max(axes, keep),
         f64::NEG_INFINITY => t.abs()?.min(axes, keep),
