@@ -83,6 +83,7 @@ mod words;
 use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
+use plimsoll::internals::device::process;
 
 /// A deep-learning training engine to which you name the memory.
 #[derive(Parser)]
@@ -204,6 +205,7 @@ pub fn command(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> 
         }
     };
     interrupt::outlive_file_limits();
+    process::return_large_blocks();
     let result = match cli.command {
         Command::Train(args) => train::run(&args),
         Command::Tune(args) => tune::run(&args),

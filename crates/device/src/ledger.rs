@@ -233,7 +233,7 @@ mod tests {
         ledger.set(Kind::Parameter, "dense.weight", Bytes::mib(4));
         ledger.plan(Kind::Parameter, "dense.bias", Bytes::kib(4));
         ledger.set(Kind::Parameter, "dense.bias", Bytes::kib(4));
-        ledger.trace(Kind::Parameter, "dense.bias", Site { file: "src/main.rs", line: 9 });
+        ledger.trace(Kind::Parameter, "dense.bias", Site::new("src/main.rs", 9));
         let expected = "\
 kind        name            planned   measured
 parameter   dense.bias        4 KiB      4 KiB  src/main.rs:9

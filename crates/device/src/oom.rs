@@ -184,7 +184,7 @@ mod tests {
 
     fn refusal(requested: Bytes, in_use: Bytes, largest_free: Bytes) -> OutOfMemory {
         let limit = Bytes::mib(256);
-        let owner = Owner::new("matmul", Site { file: "src/train.rs", line: 7 });
+        let owner = Owner::new("matmul", Site::new("src/train.rs", 7));
         let stats = Stats::new(in_use, in_use, in_use, limit, largest_free, 31);
         OutOfMemory::new(requested, owner, &stats, vec![Holder { owner, bytes: in_use, blocks: 31 }])
     }

@@ -41,6 +41,7 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A function that is called through a closure has no line that tells anybody anything.
         match self.site.known() {
+            Some(site) if site.is_before => write!(f, "{} {site}", self.op),
             Some(site) => write!(f, "{} at {site}", self.op),
             None => f.write_str(self.op),
         }
@@ -59,7 +60,7 @@ mod tests {
     #[test]
     fn the_line_is_the_callers_through_tracked_functions() {
         let (owner, line) = (op(), line!());
-        assert_eq!(owner.site, Site { file: file!(), line });
+        assert_eq!(owner.site, Site::new(file!(), line));
         assert_eq!(owner.to_string(), format!("op at {}:{line}", file!()));
     }
 }

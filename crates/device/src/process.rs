@@ -123,6 +123,13 @@ pub fn release_unused_heap() {
     heap::trim();
 }
 
+/// From here on the C library takes every large block (a MiB and more) from the system and gives it back when it is freed. By itself it
+/// keeps what was freed, up to tens of megabytes once there was a block as large, and that counts against a memory budget. For programs that
+/// are the engine's own: it is a setting of the whole process.
+pub fn return_large_blocks() {
+    heap::return_large();
+}
+
 /// Lets the system forget which pages of this program's code are mapped. Those that still run are mapped again when they do; those that ran
 /// once, such as a planner's, no longer count against a memory budget.
 pub fn release_unused_code() {
@@ -341,6 +348,14 @@ mod heap {
 
     unsafe extern "C" {
         fn malloc_trim(pad: usize) -> c_int;
+        fn mallopt(parameter: c_int, value: c_int) -> c_int;
+    }
+
+    const M_MMAP_THRESHOLD: c_int = -3;
+
+    pub fn return_large() {
+        // SAFETY: the function takes no pointers; a bound that is set holds for blocks that are allocated later.
+        unsafe { mallopt(M_MMAP_THRESHOLD, 1 << 20) };
     }
 
     pub fn trim() {
@@ -352,6 +367,7 @@ mod heap {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod heap {
     pub fn trim() {}
+    pub fn return_large() {}
 }
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
@@ -387,6 +403,20 @@ mod tests {
         ] {
             assert_eq!(code::executable(other), None, "{other}");
         }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn large_blocks_that_were_freed_do_not_count() {
+        return_large_blocks();
+        // By itself the C library takes the second from its heap, since it has freed a larger one, and keeps it, since the third lies behind it.
+        drop(vec![1u8; 20 << 20]);
+        let (second, third) = (vec![1u8; 10 << 20], vec![1u8; 10 << 20]);
+        let (start, bytes) = (second.as_ptr(), second.len());
+        assert_eq!(resident_in(start, bytes), Some(Bytes::mib(10)));
+        drop(second);
+        assert!(resident_in(start, bytes).is_none_or(|left| left < Bytes::mib(1)));
+        drop(third);
     }
 
     #[test]

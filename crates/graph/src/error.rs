@@ -65,7 +65,7 @@ impl Error {
             *layer = path.into();
         }
         if let Error::Shape { site, .. } | Error::NoGradient { site, .. } = &mut self
-            && let (None, Some(asked)) = (site.of_user(), asked)
+            && let (None, Some(asked)) = (site.of_user().filter(|site| !site.is_before), asked)
         {
             *site = asked;
         }

@@ -384,6 +384,8 @@ macro_rules! with_ops {
                 Uniform,
                 /// y normally distributed, from a counter-based generator.
                 Normal,
+                /// y normally distributed around zero, within two standard deviations.
+                TruncatedNormal,
                 /// y = x / (1 - rate) where a random draw keeps it, else 0.
                 Dropout,
             }

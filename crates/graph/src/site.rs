@@ -1,5 +1,6 @@
 //! The caller's source line, carried by every value so that bytes and errors can be traced to it.
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 
@@ -17,20 +18,57 @@ pub struct Site {
     pub file: &'static str,
     /// The line, counted from one.
     pub line: u32,
+    /// Whether it is the last line that was known, and what was called stands there or after it.
+    pub is_before: bool,
+}
+
+thread_local! {
+    /// The last line of a user's that this thread has come from.
+    static LAST: Cell<Option<Site>> = const { Cell::new(None) };
 }
 
 impl Site {
-    /// The line of the caller; of its caller in turn where that one is `#[track_caller]`.
+    /// A line of a file.
+    pub const fn new(file: &'static str, line: u32) -> Site {
+        Site { file, line, is_before: false }
+    }
+
+    /// The line of the caller; of its caller in turn where that one is `#[track_caller]`. A method that is handed on as it is
+    /// (`.map(Tensor::relu)`) is called by the standard library: there it is the last line of the user's before.
     #[track_caller]
     pub fn here() -> Site {
-        Site::from(Location::caller())
+        let site = Site::from(Location::caller());
+        if site.is_of_std() {
+            return LAST.get().map_or(site, |last| Site { is_before: true, ..last });
+        }
+        if site.of_user().is_some() {
+            LAST.set(Some(site));
+        }
+        site
+    }
+
+    /// Does something that is not the user's own doing, like running a model of a table: whatever it calls has no line of the user's before.
+    pub fn anew<T>(run: impl FnOnce() -> T) -> T {
+        /// Puts the line back that was last, also where what runs ends in a panic.
+        struct Before(Option<Site>);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                LAST.set(self.0);
+            }
+        }
+        let _before = Before(LAST.take());
+        run()
+    }
+
+    fn is_of_std(self) -> bool {
+        self.file.starts_with("/rustc/")
     }
 
     /// The line, where it is one of somebody's own code. A function that is called through a closure has a line of the standard
     /// library for a caller, and a layer that the zoo, a Keras file, a loss or an optimizer made has one of this engine: neither
     /// tells its reader where to look.
     pub fn known(self) -> Option<Site> {
-        let is_nobodys = self.file.starts_with("/rustc/") || self.file.is_empty();
+        let is_nobodys = self.is_of_std() || self.file.is_empty();
         (!is_nobodys && !is_beside(file!(), self.file, &["nn", "keras", "train", "cli"])).then_some(self)
     }
 
@@ -67,20 +105,22 @@ pub struct At(Option<Site>);
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |site| write!(f, " at {site}"))
+        let word = |site: Site| if site.is_before { "" } else { "at " };
+        self.0.map_or(Ok(()), |site| write!(f, " {}{site}", word(site)))
     }
 }
 
 impl From<&'static Location<'static>> for Site {
     fn from(location: &'static Location<'static>) -> Site {
-        Site { file: location.file(), line: location.line() }
+        Site::new(location.file(), location.line())
     }
 }
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.known() {
-            Some(Site { file, line }) => write!(f, "{file}:{line}"),
+            Some(Site { file, line, is_before: false }) => write!(f, "{file}:{line}"),
+            Some(Site { file, line, .. }) => write!(f, "after {file}:{line}"),
             None => f.write_str("a line that is not known"),
         }
     }
@@ -94,17 +134,28 @@ mod tests {
 
     #[test]
     fn a_line_of_the_standard_library_is_nobodys() {
-        let std = Site { file: "/rustc/59807616/library/core/src/ops/function.rs", line: 79 };
+        let std = Site::new("/rustc/59807616/library/core/src/ops/function.rs", 79);
         assert_eq!((std.known(), std.at().to_string()), (None, String::new()));
         assert!(!std.to_string().contains("rustc") && !format!("{std:?}").contains("rustc"));
-        let mine = Site { file: "src/main.rs", line: 7 };
+        let mine = Site::new("src/main.rs", 7);
         assert_eq!(mine.at().to_string(), " at src/main.rs:7");
+    }
+
+    #[test]
+    fn a_method_that_is_handed_on_has_the_last_line_before() {
+        LAST.set(Some(Site::new("src/model.rs", 7)));
+        let site = true.then(Site::here).unwrap();
+        assert_eq!((site.file, site.line, site.is_before), ("src/model.rs", 7, true));
+        assert_eq!(site.at().to_string(), " after src/model.rs:7");
+        assert_eq!(site.to_string(), "after src/model.rs:7");
+        assert_eq!(Site::anew(|| true.then(Site::here)).unwrap().known(), None);
+        assert_eq!(true.then(Site::here), Some(site));
     }
 
     #[test]
     fn lines_that_made_layers_are_the_users_alone() {
         let root = file!().strip_suffix("graph/src/site.rs").unwrap();
-        let at = |path: &str| Site { file: format!("{root}{path}").leak(), line: 7 };
+        let at = |path: &str| Site::new(format!("{root}{path}").leak(), 7);
         for own in
             ["nn/src/zoo/unet.rs", "keras/src/layers/dense.rs", "train/src/session.rs", "cli/src/setup.rs"]
         {

@@ -26,6 +26,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "GruGrad",
     "Uniform",
     "Normal",
+    "TruncatedNormal",
     "EightBitUpdate",
     "Bf16Update",
 ];

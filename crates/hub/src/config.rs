@@ -292,7 +292,7 @@ mod tests {
             ("hidden_act", json!("xielu"), "\"xielu\""),
             ("quantization_config", json!({"bits": 4}), "quantization_config"),
             ("sliding_window", json!(4096), "sliding_window"),
-            ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "dynamic"),
+            ("rope_scaling", json!({"type": "wavy", "factor": 2.0}), "\"wavy\""),
             ("dtype", json!("float8_e4m3fn"), "float8"),
             ("num_attention_heads", json!(3), "3 heads"),
             ("num_hidden_layers", json!(0), "num_hidden_layers"),

@@ -117,6 +117,11 @@ impl Rope {
         };
         Ok(match kind {
             "default" => Scaling::Default,
+            // Stretches angles for sequences longer than `max_position_embeddings` alone, and longer ones are refused here.
+            "dynamic" => {
+                need(fields, "factor")?;
+                Scaling::Default
+            }
             "linear" => Scaling::Linear { factor: need(fields, "factor")? },
             "llama3" => Scaling::Llama3 {
                 factor: need(fields, "factor")?,
@@ -169,7 +174,7 @@ impl Rope {
             }
             other => {
                 return Err(format!(
-                    "{name} asks for {other:?}, which is not known here; default, linear, llama3, yarn and longrope are"
+                    "{name} asks for {other:?}, which is not known here; default, linear, dynamic, llama3, yarn and longrope are"
                 ));
             }
         })
@@ -251,9 +256,17 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         let refusal = |value: Value| Rope::read(value, "rope_scaling", &AROUND).unwrap_err();
-        assert!(refusal(json!({"type": "dynamic", "factor": 2.0})).contains("\"dynamic\""));
+        assert!(refusal(json!({"type": "wavy", "factor": 2.0})).contains("\"wavy\""));
         let text = refusal(json!({"type": "linear", "factor": 2.0, "wobble": 3}));
         assert!(text.contains("rope_scaling.wobble = 3"), "{text}");
         assert!(refusal(json!({"type": "linear"})).contains("rope_scaling.factor"));
+        assert!(refusal(json!({"type": "dynamic"})).contains("rope_scaling.factor"));
+    }
+
+    #[test]
+    fn dynamic_stretches_nothing_up_to_the_context() {
+        let dynamic = json!({"type": "dynamic", "factor": 2.0});
+        let rope = Rope::read(dynamic, "rope_scaling", &AROUND).unwrap();
+        assert_eq!(rope, Rope::read(Value::Null, "rope_scaling", &AROUND).unwrap());
     }
 }

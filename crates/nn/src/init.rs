@@ -3,11 +3,9 @@
 //! [`Init`] is a distribution; [`Start`] is a rule that picks one from a layer's fans, as PyTorch, Keras or a paper
 //! does.
 
-use plimsoll_graph::{RandomOps, TensorOps, Type};
+use plimsoll_graph::ops::TruncatedNormal;
+use plimsoll_graph::{DType, RandomOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
-
-/// Draws of a truncated normal at most: what still lies outside after them, one in 10⁹, is held at the bound.
-const REDRAWS: usize = 7;
 
 /// The distribution a parameter is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,35 +58,37 @@ impl Init {
     }
 
     /// A tensor drawn from it. The name picks the random stream, so a parameter's start depends on the seed and on
-    /// what it is called, not on what else there is.
+    /// what it is called, not on what else there is. Nothing is taken beside the tensor: the largest weight of a model is drawn inside the
+    /// memory limit, too.
     pub fn draw(self, name: &str, ty: &Type, seed: u64) -> Result<Tensor> {
-        let wide = ty.with_dtype(ty.dtype.accumulator());
         let key = Tensor::from_slice(&[seed as i64, 0, 0], [3])?;
-        let drawn = match self {
-            Init::Constant(value) => Tensor::full(wide, value)?,
-            Init::Uniform(bound) => key.random_uniform(wide, stream(name), -bound, bound)?,
-            Init::Normal(std) => key.random_normal(wide, stream(name), 0.0, std)?,
+        let ty = ty.clone();
+        match self {
+            Init::Constant(value) => Tensor::full(ty, value),
+            Init::Uniform(bound) => key.random_uniform(ty, stream(name), -bound, bound),
+            Init::Normal(std) => key.random_normal(ty, stream(name), 0.0, std),
             Init::TruncatedNormal(std) => {
-                let mut drawn = key.random_normal(wide.clone(), stream(name), 0.0, std)?;
-                let bound = drawn.full_like(wide.with_shape([]), 2.0 * std)?;
-                for redraw in 1..REDRAWS {
-                    let again =
-                        key.random_normal(wide.clone(), stream(&format!("{name}#{redraw}")), 0.0, std)?;
-                    drawn = drawn.abs()?.less_equal(&bound)?.select(&drawn, &again)?;
-                }
-                drawn.clamp(-2.0 * std, 2.0 * std)?
+                let streams: [u32; TruncatedNormal::DRAWS] = std::array::from_fn(|draw| match draw {
+                    0 => stream(name),
+                    again => stream(&format!("{name}#{again}")),
+                });
+                key.random_truncated_normal(ty, streams, std)
             }
             Init::Orthogonal(gain) => {
-                let normal = key.random_normal(wide.clone(), stream(name), 0.0, 1.0)?;
-                Tensor::from_f64(&orthogonal(&normal.to_f64()?, &wide, gain), wide)?
+                let columns = ty.shape.last().copied().unwrap_or(1).max(1);
+                // 16-bit types are too coarse for it.
+                let wide = ty.with_dtype(ty.dtype.accumulator());
+                let mut drawn = key.random_normal(wide.clone(), stream(name), 0.0, 1.0)?;
+                drawn.fill_bytes(|bytes| match wide.dtype {
+                    DType::F64 => orthogonal::<8>(bytes, columns, gain),
+                    _ => orthogonal::<4>(bytes, columns, gain),
+                })?;
+                drawn.cast(ty.dtype)
             }
             Init::Given => {
-                return Err(crate::error::refuse(format!(
-                    "draws {name}, whose values come from a file; load them"
-                )));
+                Err(crate::error::refuse(format!("draws {name}, whose values come from a file; load them")))
             }
-        };
-        drawn.cast(ty.dtype)
+        }
     }
 }
 
@@ -146,32 +146,63 @@ pub(crate) fn stream(name: &str) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
-/// Normal draws made orthonormal along their shorter side, by Gram and Schmidt's process, each row cleaned twice.
-fn orthogonal(normal: &[f64], ty: &Type, gain: f64) -> Vec<f64> {
-    let columns = ty.shape.last().copied().unwrap_or(1).max(1);
-    let rows = normal.len() / columns;
+/// Makes normal draws orthonormal along their shorter side, where they are, by Gram and Schmidt's process, each vector cleaned twice. Only the
+/// vector at hand is beside them.
+fn orthogonal<const WIDTH: usize>(bytes: &mut [u8], columns: usize, gain: f64) {
+    let rows = bytes.len() / WIDTH / columns;
+    let is_in_rows = rows <= columns;
     let (n, length) = (rows.min(columns), rows.max(columns));
     // Vector i, element j: a row where rows are fewer, else a column.
-    let place = |i: usize, j: usize| if rows <= columns { i * columns + j } else { j * columns + i };
-    let mut vectors: Vec<Vec<f64>> =
-        (0..n).map(|i| (0..length).map(|j| normal[place(i, j)]).collect()).collect();
+    let place = |i: usize, j: usize| WIDTH * if is_in_rows { i * columns + j } else { j * columns + i };
+    let (mut vector, mut along) = (vec![0.0; length], vec![0.0; n]);
     for i in 0..n {
-        let (before, rest) = vectors.split_at_mut(i);
-        let v = &mut rest[0];
+        (0..length).for_each(|j| vector[j] = number(&bytes[place(i, j)..][..WIDTH]));
         for _ in 0..2 {
-            for u in before.iter() {
-                let along: f64 = u.iter().zip(v.iter()).map(|(a, b)| a * b).sum();
-                v.iter_mut().zip(u).for_each(|(v, u)| *v -= along * u);
+            if is_in_rows {
+                for before in bytes.chunks_exact(WIDTH * columns).take(i) {
+                    let along: f64 = numbers::<WIDTH>(before).zip(&vector).map(|(u, v)| u * v).sum();
+                    vector.iter_mut().zip(numbers::<WIDTH>(before)).for_each(|(v, u)| *v -= along * u);
+                }
+                continue;
             }
+            // Columns side by side, so that memory is read in its order.
+            let before = |row: &mut dyn FnMut(usize, &[u8])| {
+                let each = bytes.chunks_exact(WIDTH * columns).map(|row| &row[..WIDTH * i]);
+                each.enumerate().for_each(|(j, numbers)| row(j, numbers));
+            };
+            along.fill(0.0);
+            before(&mut |j, row| {
+                along.iter_mut().zip(numbers::<WIDTH>(row)).for_each(|(a, u)| *a += u * vector[j]);
+            });
+            before(&mut |j, row| {
+                vector[j] -= along.iter().zip(numbers::<WIDTH>(row)).map(|(a, u)| a * u).sum::<f64>();
+            });
         }
-        let norm = v.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
-        v.iter_mut().for_each(|x| *x /= norm);
+        let norm = vector.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+        (0..length).for_each(|j| set_number(&mut bytes[place(i, j)..][..WIDTH], vector[j] / norm));
     }
-    let mut out = vec![0.0; normal.len()];
-    for (i, vector) in vectors.iter().enumerate() {
-        vector.iter().enumerate().for_each(|(j, x)| out[place(i, j)] = gain * x);
+    bytes.chunks_exact_mut(WIDTH).for_each(|bytes| set_number(bytes, gain * number(bytes)));
+}
+
+/// Floats of so many bytes each.
+fn numbers<const WIDTH: usize>(bytes: &[u8]) -> impl Iterator<Item = f64> {
+    bytes.chunks_exact(WIDTH).map(number)
+}
+
+/// The float of four or eight bytes, which may lie anywhere.
+fn number(bytes: &[u8]) -> f64 {
+    match *bytes {
+        [a, b, c, d] => f32::from_ne_bytes([a, b, c, d]).into(),
+        _ => f64::from_ne_bytes(std::array::from_fn(|byte| bytes[byte])),
     }
-    out
+}
+
+/// Writes a float of four or eight bytes.
+fn set_number(bytes: &mut [u8], value: f64) {
+    match bytes.len() {
+        4 => bytes.copy_from_slice(&(value as f32).to_ne_bytes()),
+        _ => bytes.copy_from_slice(&value.to_ne_bytes()),
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +252,33 @@ mod tests {
         let (_, var, largest) = moments(Init::TruncatedNormal(0.5));
         assert!(largest <= 1.0 && largest > 0.99, "{largest}");
         assert!((var.sqrt() / 0.5 - TRUNCATED_STD).abs() < 0.01, "{var}");
+    }
+
+    #[test]
+    fn what_lies_beyond_two_deviations_is_what_the_next_draws_have_there() {
+        let (ty, key) = (Type::new(DType::F32, [50, 41]), Tensor::from_slice(&[3i64, 0, 0], [3]).unwrap());
+        let normal = |name: &str| key.random_normal(ty.clone(), stream(name), 0.0, 0.5).unwrap();
+        let mut steps = normal("w");
+        let bound = Tensor::full(ty.with_shape([]), 1.0).unwrap();
+        for draw in 1..TruncatedNormal::DRAWS {
+            let again = normal(&format!("w#{draw}"));
+            steps = steps.abs().unwrap().less_equal(&bound).unwrap().select(&steps, &again).unwrap();
+        }
+        let drawn = Init::TruncatedNormal(0.5).draw("w", &ty, 3).unwrap();
+        assert_eq!(drawn.to_vec::<f32>().unwrap(), steps.to_vec::<f32>().unwrap());
+    }
+
+    #[test]
+    fn drawing_takes_no_memory_beside_the_tensor() {
+        use plimsoll_device::Bytes;
+        let device = plimsoll_run::Device::cpu_with(1, Bytes::mib(8)).unwrap();
+        for init in [Init::Normal(0.1), Init::TruncatedNormal(0.1), Init::Uniform(0.1), Init::Orthogonal(1.0)]
+        {
+            let before = device.memory_info().peak;
+            device.scope(|| init.draw("w", &Type::new(DType::F32, [8, 64 << 10]), 1).map(drop)).unwrap();
+            let peak = device.memory_info().peak;
+            assert!(peak <= before.max(Bytes::mib(2) + Bytes::kib(4)), "{init:?}: {peak}");
+        }
     }
 
     #[test]

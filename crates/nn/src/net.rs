@@ -110,7 +110,7 @@ impl Net {
         let mut net = Net::over(Vec::new(), Vec::new(), true).precision(precision);
         net.key = Some(sketch.tensor("key", Net::key_type()));
         net.sketch = Some(sketch);
-        model.forward(&mut net, &inputs)?;
+        Site::anew(|| model.forward(&mut net, &inputs))?;
         Ok(net.params)
     }
 

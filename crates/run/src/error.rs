@@ -107,7 +107,7 @@ pub enum Error {
         site: Site,
     },
     /// A kernel refused values: an index out of range, say.
-    #[error("{fault}{}", site.of_user().map_or_else(String::new, |site| format!(" (at {site})")))]
+    #[error("{fault}{}", site.of_user().map_or_else(String::new, |site| format!(" ({})", site.at().to_string().trim_start())))]
     Fault {
         /// What the kernel said.
         fault: Fault,

@@ -30,7 +30,7 @@ impl Reach for OnHost {
 }
 
 fn at(line: u32) -> Owner {
-    Owner::new("conform", Site { file: "model.rs", line })
+    Owner::new("conform", Site::new("model.rs", line))
 }
 
 /// Numbers that look random and are the same in every run.

@@ -6,6 +6,7 @@
 //! - [`child`]: a test that starts itself again, and commands that write JSON lines.
 //! - [`damaged`]: files that have gone bad, in every way there is.
 //! - [`Dice`]: numbers that are the same in every run.
+//! - [`free_port`]: a port for a test to name.
 //! - [`mod@reference`]: every op's kernel against the reference interpreter, for any backend.
 //! - [`Scratch`]: a folder of a test's own.
 
@@ -15,6 +16,7 @@ pub mod child;
 mod damage;
 mod dice;
 mod groups;
+mod ports;
 pub mod reference;
 mod scratch;
 
@@ -22,4 +24,5 @@ pub use allocations::Counting;
 pub use damage::damaged;
 pub use dice::Dice;
 pub use groups::{alone, group, needs};
+pub use ports::free_port;
 pub use scratch::Scratch;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_device::process;
 use plimsoll_nn::Averaged;
 
 use crate::error::{Error, Result};
@@ -91,6 +92,9 @@ impl Trainer {
                 let (own, other) = (bytes(&name)?, bytes(&average)?);
                 training.restore(&name, &other)?;
                 training.restore(&average, &own)?;
+                drop((own, other));
+                // Copies of one parameter are counted, and not what the heap keeps of the one before.
+                process::release_unused_heap();
             }
             Ok(())
         })

@@ -116,6 +116,9 @@ pub struct Progress {
     pub sums: Vec<Vec<f64>>,
     /// Steps of the epoch that were left out.
     pub skipped: u64,
+    /// The loss of the last that was left out only because its gradients were too large for f16.
+    #[serde(default)]
+    pub skipped_loss: Option<f64>,
     /// What the loss was multiplied by in the last step, with f16.
     #[serde(default)]
     pub loss_scale: Option<f64>,
@@ -149,7 +152,7 @@ impl Progress {
 
     pub(crate) fn begin_epoch(&mut self) {
         (self.is_epoch_over, self.pass) = (false, None);
-        (self.samples, self.loss, self.skipped) = (0, 0.0, 0);
+        (self.samples, self.loss, self.skipped, self.skipped_loss) = (0, 0.0, 0, None);
         (self.seconds, self.waiting, self.stepping) = (0.0, 0.0, 0.0);
         self.sums.clear();
         self.norms = Norms::default();

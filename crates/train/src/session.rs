@@ -37,8 +37,6 @@ struct Run {
     traffic: Traffic,
     batches_seen: u64,
     skips_in_a_row: u64,
-    /// The loss of a batch that was left out only because its gradients were too large for f16.
-    skipped_loss: Option<f64>,
     /// Whether it was told that the limit of the host's memory was passed.
     is_host_over: bool,
     /// The last checkpoint, and after which step and epoch it was written.
@@ -151,7 +149,6 @@ impl Trainer {
             traffic: self.on()?.traffic(),
             batches_seen: 0,
             skips_in_a_row: 0,
-            skipped_loss: None,
             is_host_over: false,
             saved: None,
         };

@@ -65,6 +65,19 @@ fn a_disk_lowers_the_least_which_is_kept_with_the_same_bits_and_leaves_no_file()
 }
 
 #[test]
+fn a_smaller_last_batch_that_needs_more_than_a_full_one_has_its_state_taken_to_the_disk() {
+    let place = Place::new("disk-last");
+    let (disk, out) = (&place.disk, &place.out);
+    let settings = "unet --image 16 --width 32 --depth 3 --data random --batch 5 --take 7 --optimizer rmsprop --threads 1 --epochs 2";
+    let settings: Vec<&str> = settings.split(' ').chain(["--disk", disk]).collect();
+    let plan = lines(&[&["plan"], &settings[..], &["--no-frontier", "--json"]].concat()).unwrap();
+    let least = bytes(plan.last().unwrap(), "floor_bytes").to_string();
+    // Two samples are convolved by another kernel than five are, with more scratch.
+    let said = lines(&[&["train"], &settings[..], &["--memory", &least, "--out", out, "--json"]].concat());
+    assert_eq!(event(&said.unwrap(), "end")["step"], 4);
+}
+
+#[test]
 fn a_run_goes_on_without_its_disk_and_with_it() {
     let place = Place::new("disk-resume");
     let Place { disk, out: parts, whole, .. } = &place;

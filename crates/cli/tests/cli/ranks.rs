@@ -1,12 +1,11 @@
 //! `plimsoll train` as several processes: by `--ranks`, by the variables of torchrun, by mpirun; their memory, and what one of them does that fails.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_testing::child::{self, Said};
-use plimsoll_testing::group;
+use plimsoll_testing::{free_port, group};
 use serde_json::Value;
 
 use crate::common::{Scratch, bytes, least_of, lines, plimsoll};
@@ -16,7 +15,7 @@ pub(super) const SMALL: &str =
 
 /// The command of each rank, as torchrun would start it.
 pub(super) fn ranks(n: usize, arguments: &str) -> Vec<Command> {
-    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let rank = |rank: usize| {
         let mut command = plimsoll();
         command.args(arguments.split(' '));
@@ -189,7 +188,7 @@ fn a_thousand_ranks_on_machines_that_are_not_there_are_planned_in_seconds() {
     for (more, why) in [
         ("--batch 64 --ranks 16 --nodes 1", "has 8 cards"),
         ("--batch 64 --ranks 16 --nodes 3", "do not lie evenly"),
-        ("--batch 8 --ranks 16", "a batch of 8 is shared by 16 ranks"),
+        ("--batch 8 --ranks 16", "a batch has 8 samples for 16 ranks"),
     ] {
         let said = said(more).unwrap_err();
         assert!(said.contains(why), "{more}: {said}");

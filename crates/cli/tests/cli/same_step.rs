@@ -12,6 +12,7 @@ const MODELS: &[&str] = &[
     "demo --batch 50",
     "mlp --width 64",
     "cnn --width 8",
+    "lstm --width 32 --depth 1 --sequence 16 --batch 4 --allocator system",
     "resnet18 --width 8 --batch 16",
     "resnet50 --width 4 --image 32 --classes 10 --batch 4",
     "mobilenet --width 8 --image 32 --classes 10 --batch 4",

@@ -158,7 +158,7 @@ fn reach(address: &str, deadline: Instant) -> io::Result<TcpStream> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the address has no machine");
         for place in address.to_socket_addrs().into_iter().flatten() {
-            match TcpStream::connect_timeout(&place, left) {
+            match connected(place, left) {
                 Ok(stream) => return Ok(stream),
                 Err(e) => failed = e,
             }
@@ -168,6 +168,16 @@ fn reach(address: &str, deadline: Instant) -> io::Result<TcpStream> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A stream to who listens there. Where nobody does yet, the system may give this end the very port it looks for: it then reaches itself,
+/// and whoever wants to listen there finds the port taken.
+fn connected(place: SocketAddr, within: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&place, within)?;
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(stream)
 }
 
 fn greet(stream: &mut TcpStream, meeting: &Meeting, text: &str) -> io::Result<()> {
@@ -234,4 +244,22 @@ fn read(stream: &mut TcpStream, mut bytes: &mut [u8], deadline: Instant) -> io::
 fn secret() -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}", RandomState::new().hash_one(Instant::now()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_waits_for_another_never_reaches_itself() {
+        let within = Duration::from_secs(1);
+        // Ports go to who connects one after the other: the one that is looked for comes up.
+        let place = SocketAddr::from(([127, 0, 0, 1], 40_000));
+        let itself = (0..100_000).find_map(|_| TcpStream::connect_timeout(&place, within).ok());
+        let Some(itself) = itself else { return };
+        if itself.local_addr().unwrap() == itself.peer_addr().unwrap() {
+            drop(itself);
+            assert!((0..50_000).all(|_| connected(place, within).is_err()));
+        }
+    }
 }

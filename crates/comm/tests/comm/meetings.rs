@@ -9,7 +9,7 @@ use plimsoll_comm::tcp::{Meeting, join};
 use plimsoll_comm::{Collectives, Communicator, Reduce, connect};
 use plimsoll_testing::child;
 
-use crate::worlds::{PATIENCE, free_port};
+use crate::worlds::{PATIENCE, free_address};
 
 fn meeting(rank: usize, ranks: usize, address: &str, patience: Duration) -> Meeting {
     Meeting { rank, ranks, address: address.into(), patience }
@@ -17,7 +17,7 @@ fn meeting(rank: usize, ranks: usize, address: &str, patience: Duration) -> Meet
 
 #[test]
 fn a_rank_that_never_comes_is_named_to_all_that_did() {
-    let address = &free_port();
+    let address = &free_address();
     let start = Instant::now();
     let said: Vec<String> = std::thread::scope(|threads| {
         let come = |rank| {
@@ -37,7 +37,7 @@ fn a_rank_that_never_comes_is_named_to_all_that_did() {
 
 #[test]
 fn without_rank_0_the_others_say_where_they_looked() {
-    let address = free_port();
+    let address = free_address();
     let why = join(&meeting(1, 2, &address, Duration::from_millis(200)), PATIENCE).err().unwrap().to_string();
     assert!(why.contains(&format!("rank 1 cannot reach rank 0 at {address} within 0.2 s")), "{why}");
     let why = join(&meeting(3, 3, &address, PATIENCE), PATIENCE).err().unwrap().to_string();
@@ -48,7 +48,7 @@ fn without_rank_0_the_others_say_where_they_looked() {
 
 #[test]
 fn who_counts_on_other_ranks_or_is_a_double_is_sent_away_with_a_reason() {
-    let address = &free_port();
+    let address = &free_address();
     std::thread::scope(|threads| {
         let first = threads.spawn(|| join(&meeting(0, 3, address, PATIENCE), PATIENCE).unwrap());
         let other =
@@ -77,7 +77,7 @@ fn who_counts_on_other_ranks_or_is_a_double_is_sent_away_with_a_reason() {
 
 #[test]
 fn strangers_at_the_door_do_not_keep_ranks_from_meeting() {
-    let address = &free_port();
+    let address = &free_address();
     std::thread::scope(|threads| {
         let first = threads.spawn(|| join(&meeting(0, 2, address, PATIENCE), PATIENCE).unwrap());
         std::thread::sleep(Duration::from_millis(50));
@@ -95,7 +95,7 @@ fn process(test: &str, rank: usize, port: &str, signal: &str) -> Child {
     command.args(["--exact", test, "--nocapture"]).env("PLIMSOLL_CHILD", signal);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
@@ -108,6 +108,8 @@ fn a_process_that_is_killed_or_stopped_is_named_by_all_others_in_time() {
         if rank.rank() == 1 {
             let own = std::process::id().to_string();
             let _ = Command::new("kill").args([&signal[0], &own]).status();
+            // Whichever thread the signal reaches, this one goes no further.
+            std::thread::sleep(PATIENCE);
         }
         let why = rank.all_reduce(Reduce::Sum, &mut values).unwrap_err();
         println!("\nsays: {why}");
@@ -116,14 +118,16 @@ fn a_process_that_is_killed_or_stopped_is_named_by_all_others_in_time() {
     std::thread::scope(|threads| {
         for (signal, word) in [("-KILL", "rank 1 has ended"), ("-STOP", "rank 1 has not answered")] {
             threads.spawn(move || {
-                let address = free_port();
+                let address = free_address();
                 let port = address.rsplit(':').next().unwrap();
                 let start = Instant::now();
                 let [first, mut hurt, last] = [0, 1, 2].map(|rank| process(TEST, rank, port, signal));
                 for other in [first, last] {
-                    let text = String::from_utf8(other.wait_with_output().unwrap().stdout).unwrap();
+                    let output = other.wait_with_output().unwrap();
+                    let [text, errors] =
+                        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
                     let line = text.lines().find_map(|line| line.strip_prefix("says: "));
-                    let line = line.unwrap_or_else(|| panic!("{signal}: {text}"));
+                    let line = line.unwrap_or_else(|| panic!("{signal}: {text}{errors}"));
                     assert!(line.contains(word), "{signal}: {line}");
                     assert!(line.contains("all-reduce (sum) of 200000 f32, number 1"), "{signal}: {line}");
                 }

@@ -32,14 +32,14 @@ pub fn in_each_world(n: usize, timeout: Duration, run: impl Fn(&str, Vec<Ranks>)
     });
 }
 
-/// A port of this machine that nobody uses.
-pub fn free_port() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// A place of this machine where nobody listens.
+pub fn free_address() -> String {
+    format!("127.0.0.1:{}", plimsoll_testing::free_port())
 }
 
 /// Ranks in threads, connected by sockets.
 fn connected(ranks: usize, timeout: Duration) -> Vec<Ranks> {
-    let address = free_port();
+    let address = free_address();
     std::thread::scope(|threads| {
         let join = |rank| {
             let meeting = Meeting { rank, ranks, address: address.clone(), patience: PATIENCE };

@@ -163,6 +163,21 @@ fn turn<L: Level>(turns: f32) -> (f32, f32) {
     (sign(c, (quarter + 1) & 2 == 2), sign(s, quarter & 2 == 2))
 }
 
+/// Sixteen blocks' words as standard normal values, two of two.
+#[inline(always)]
+fn normals<L: Level>(words: &[[u32; WIDTH]; 4]) -> [[f32; WIDTH]; 4] {
+    let mut values = [[0f32; WIDTH]; 4];
+    for pair in [0, 2] {
+        for lane in 0..WIDTH {
+            let radius = (-2.0 * math::log::<L>(1.0 - unit32(words[pair][lane]))).sqrt();
+            let (cos, sin) = turn::<L>(unit32(words[pair + 1][lane]));
+            values[pair][lane] = radius * cos;
+            values[pair + 1][lane] = radius * sin;
+        }
+    }
+    values
+}
+
 /// Writes sixteen blocks' values to where they belong.
 ///
 /// # Safety
@@ -197,16 +212,31 @@ multiversion! {
     fn normal_task<L; T: Float32>(source: &Source, grid: &Grid, task: usize, mean: f32, std: f32, out: Shared<T>) {
         let range = grid.range(task);
         for first in range.clone().step_by(WIDTH) {
-            let words = words(source, grid, first);
+            let mut values = normals::<L>(&words(source, grid, first));
+            values.iter_mut().flatten().for_each(|x| *x = L::fma(*x, std, mean));
+            // SAFETY: as for uniform values.
+            unsafe { put(&values, grid, first, range.end, out) };
+        }
+    }
+
+    /// Draws the task's share of normal values around zero, those beyond the bound again from the next source.
+    fn truncated_task<L; T: Float32>(sources: &[Source], grid: &Grid, task: usize, std: f32, bound: f32, out: Shared<T>) {
+        let range = grid.range(task);
+        for first in range.clone().step_by(WIDTH) {
             let mut values = [[0f32; WIDTH]; 4];
-            for pair in [0, 2] {
-                for lane in 0..WIDTH {
-                    let radius = (-2.0 * math::log::<L>(1.0 - unit32(words[pair][lane]))).sqrt();
-                    let (cos, sin) = turn::<L>(unit32(words[pair + 1][lane]));
-                    values[pair][lane] = L::fma(radius * cos, std, mean);
-                    values[pair + 1][lane] = L::fma(radius * sin, std, mean);
+            for (draw, source) in sources.iter().enumerate() {
+                let again = draw > 0;
+                if again && values.iter().flatten().all(|x| x.abs() <= bound) {
+                    break;
+                }
+                let fresh = normals::<L>(&words(source, grid, first));
+                for (x, fresh) in values.iter_mut().flatten().zip(fresh.iter().flatten()) {
+                    if !again || x.abs() > bound {
+                        *x = L::fma(*fresh, std, 0.0);
+                    }
                 }
             }
+            values.iter_mut().flatten().for_each(|x| *x = x.clamp(-bound, bound));
             // SAFETY: as for uniform values.
             unsafe { put(&values, grid, first, range.end, out) };
         }
@@ -314,6 +344,41 @@ impl Kernel for ops::Normal {
                     unsafe { typed::<f64>(out).get().add(at).write(mean + std * pair[i % 2]) }
                 }),
                 T => normal_task(cpu.isa(), &source, &grid, task, mean as f32, std as f32, typed::<T>(out))
+            );
+        });
+        Ok(())
+    }
+}
+
+impl Kernel for ops::TruncatedNormal {
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let sources = self.streams.map(|stream| unsafe { source(call, 0, stream) });
+        let (grid, std, bound) = (Grid::new(&self.ty), self.std.0, 2.0 * self.std.0);
+        let out = Shared(call.outputs[0].ptr);
+        cpu.pool().run(grid.tasks(), |task| {
+            for_float!(
+                self.ty.dtype,
+                f64_task(&sources[0], &grid, task, |at, words, i| {
+                    let block = |source: &Source| {
+                        let (sample, inside) = (at / grid.sample, at % grid.sample / 4);
+                        source.block(sample, inside as u32)
+                    };
+                    let value = |words: [u32; 4]| std * normal_pair([words[i / 2 * 2], words[i / 2 * 2 + 1]])[i % 2];
+                    let mut x = value(words);
+                    for source in &sources[1..] {
+                        if x.abs() <= bound {
+                            break;
+                        }
+                        x = value(block(source));
+                    }
+                    // SAFETY: every element belongs to one task.
+                    unsafe { typed::<f64>(out).get().add(at).write(x.clamp(-bound, bound)) }
+                }),
+                T => {
+                    let (std, bound) = (std as f32, bound as f32);
+                    truncated_task(cpu.isa(), &sources, &grid, task, std, bound, typed::<T>(out))
+                }
             );
         });
         Ok(())

@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 
 use plimsoll_device::backend::Call;
 use plimsoll_graph::Type;
-use plimsoll_graph::ops::{Dropout, Normal, Uniform};
+use plimsoll_graph::ops::{Dropout, Normal, TruncatedNormal, Uniform};
 
 use super::Kernel;
 use crate::Cuda;
@@ -65,6 +65,23 @@ impl Kernel for Normal {
         let draw = Draw { stream: self.stream, threshold: 0, a: self.mean.0, b: self.std.0 };
         // SAFETY: the caller's promise.
         unsafe { run(cuda, "normal", key, null_mut(), (y.ty, y.ptr), draw) }
+    }
+}
+
+impl Kernel for TruncatedNormal {
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (key, y) = (call.inputs[0].ptr, call.outputs[0]);
+        if y.ty.elements() == 0 {
+            return Ok(());
+        }
+        let samples = y.ty.shape.first().copied().unwrap_or(1);
+        let sample = y.ty.elements() / samples;
+        let args = Args::new().at(key).at(y.ptr).int(samples).int(sample);
+        let args =
+            self.streams.iter().fold(args, |args, &stream| args.int(stream as usize)).float(self.std.0);
+        let code = Code::of("random", TEXT, y.ty.dtype);
+        // SAFETY: the caller's promise.
+        unsafe { cuda.launch(&code, "truncated_normal", Grid::each(samples * sample.div_ceil(4)), &args) }
     }
 }
 

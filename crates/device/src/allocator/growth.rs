@@ -110,11 +110,11 @@ mod tests {
     use crate::{Block, Site, System};
 
     fn at(line: u32) -> Owner {
-        Owner::new("op", Site { file: "loop.rs", line })
+        Owner::new("op", Site::new("loop.rs", line))
     }
 
     fn ask(memory: &System, line: u32) -> Block {
-        memory.allocate(Bytes(100), 64, at(line)).unwrap()
+        memory.allocate(Bytes(128), 64, at(line)).unwrap()
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
                 assert_eq!(named, [], "step {step}");
             } else {
                 let count = step + 1;
-                let bytes = Bytes(100 * count as u64);
+                let bytes = Bytes(128 * count as u64);
                 assert_eq!(named, [Growth { owner: at(3), count, bytes, steps: step }]);
             }
         }
@@ -150,7 +150,7 @@ mod tests {
         let _b = ask(&memory, 9);
         let named = watch.mark_step(&memory);
         assert_eq!(named.len(), 1);
-        let text = "op at loop.rs:9 holds 2 tensors (200 B), more after each of the last 2 steps";
+        let text = "op at loop.rs:9 holds 2 tensors (256 B), more after each of the last 2 steps";
         assert!(named[0].to_string().starts_with(text));
     }
 

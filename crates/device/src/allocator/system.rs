@@ -1,7 +1,7 @@
 //! Turns each request into one block of the program's own allocator, within a limit.
 //!
-//! There are no holes to keep, so there is no fragmentation that this allocator could see; what the program's
-//! allocator keeps for itself between blocks is not in its figures.
+//! A block takes whole units of [`MIN_ALIGN`], as a plan counts it. There are no holes to keep, so there is no fragmentation that this
+//! allocator could see; what the program's allocator keeps for itself between blocks is not in its figures.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::region::dangling;
 use super::tally::{Tally, from_its_books};
-use super::{Allocator, AllocatorId, Block, HostMemory, ReleaseError, Stats, effective_align};
+use super::{Allocator, AllocatorId, Block, HostMemory, MIN_ALIGN, ReleaseError, Stats, effective_align};
 use crate::{Bytes, HOLDERS_IN_AN_ERROR, Holder, OutOfMemory, Owner, process};
 
 /// One allocation of the program's allocator for each block.
@@ -33,6 +33,8 @@ struct State {
 struct Live {
     ptr: NonNull<u8>,
     layout: Layout,
+    /// What it counts.
+    taken: Bytes,
     owner: Owner,
 }
 
@@ -76,9 +78,13 @@ impl Allocator for System {
         let refusal = |s: &State| {
             OutOfMemory::new(bytes, owner, &self.stats_of(s), s.tally.holders(HOLDERS_IN_AN_ERROR))
         };
-        if bytes > self.limit.saturating_sub(state.tally.in_use) {
+        let free = self.limit.saturating_sub(state.tally.in_use);
+        if bytes > free {
             return Err(refusal(&state));
         }
+        // The last bytes of the limit are given as they are asked for.
+        let taken =
+            bytes.get().checked_next_multiple_of(MIN_ALIGN as u64).map_or(free, |n| Bytes(n).min(free));
         let layout = bytes
             .to_usize()
             .zip(effective_align(align))
@@ -97,8 +103,8 @@ impl Allocator for System {
         };
         let key = state.next_key;
         state.next_key += 1;
-        state.tally.add(owner, bytes);
-        state.live.insert(key, Live { ptr, layout, owner });
+        state.tally.add(owner, taken);
+        state.live.insert(key, Live { ptr, layout, taken, owner });
         Ok(Block::new(&self.id, key, ptr, layout.size()))
     }
 
@@ -106,7 +112,7 @@ impl Allocator for System {
         let key = block.open(&self.id)?;
         let mut state = self.state();
         if let Some(live) = state.live.remove(&key) {
-            state.tally.remove(live.owner, live.layout.size().into());
+            state.tally.remove(live.owner, live.taken);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::{Site, Verdict};
 
 fn at(line: u32) -> Owner {
-    Owner::new("op", Site { file: "model.rs", line })
+    Owner::new("op", Site::new("model.rs", line))
 }
 
 /// The bytes that an allocator takes for a block of the given length.
@@ -19,7 +19,7 @@ fn all(limit: Bytes) -> Vec<(Arc<dyn HostMemory>, Takes)> {
     let best_fit = || BestFit::new(limit).unwrap();
     vec![
         (Arc::new(best_fit()), |len| len.next_multiple_of(64)),
-        (Arc::new(System::new(limit)), |len| len),
+        (Arc::new(System::new(limit)), |len| len.next_multiple_of(64)),
         (Arc::new(Debug::new(System::new(limit))), |len| len + 128),
         (Arc::new(Debug::with_quarantine(best_fit(), Bytes(limit.0 / 4))), |len| len + 128),
     ]

@@ -79,7 +79,7 @@ pub use norm::{
 pub use own_gradient::{GradientOps, OwnGradient, StopGradient};
 pub use pool::{AvgPoolGrad, MaxPoolGrad, PoolGrad, PoolOps};
 pub use quant_matmul::{QuantMatMul, QuantOps};
-pub use random::{Dropout, Normal, RandomOps, Uniform};
+pub use random::{Dropout, Normal, RandomOps, TruncatedNormal, Uniform};
 pub use recurrent::{Gru, GruGrad, Lstm, LstmGrad, RecurrentDims, RecurrentOps};
 pub use reduce::{ArgMax, ProdGrad, Reduce, ReduceKind};
 pub use relu::{ReluGrad, ReluMask, ReluMaskGrad};

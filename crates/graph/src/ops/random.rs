@@ -174,6 +174,70 @@ distribution! {
     |words, i, mean, std| mean + std * normal_pair([words[i / 2 * 2], words[i / 2 * 2 + 1]])[i % 2]
 }
 
+/// Normally distributed values around zero, those beyond two standard deviations drawn again. Input: key.
+///
+/// An element that lies beyond is taken from the next of the streams, where it may lie beyond too; what the last one leaves there, one
+/// in 10⁹, is held at the bound. One op does it, since the first weights of a model are drawn by it, and the largest of them is to take no
+/// more memory than its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TruncatedNormal {
+    /// The type of the result.
+    pub ty: Type,
+    /// Numbers of the op: the first draw's, and those of what is drawn again.
+    pub streams: [u32; TruncatedNormal::DRAWS],
+    /// The standard deviation before anything is drawn again.
+    pub std: Scalar,
+}
+
+impl TruncatedNormal {
+    /// Draws of an element at most.
+    pub const DRAWS: usize = 7;
+}
+
+impl Rule for TruncatedNormal {
+    const NAME: &'static str = "random_truncated_normal";
+
+    fn infer(&self, inputs: &[&Type]) -> Result<Types, String> {
+        let [key] = ops::arity(inputs)?;
+        check_key(key)?;
+        check_values(&self.ty)?;
+        match self.std.0.is_finite() && self.std.0 >= 0.0 {
+            true => Ok(smallvec![self.ty.clone()]),
+            false => Err(format!("there is no normal distribution of standard deviation {}", self.std)),
+        }
+    }
+
+    fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {
+        let words = word_cost(inputs, outputs);
+        // One in 22 lies beyond, so of 64 that are drawn at once most have one and many a second.
+        Cost { flops: 8.0 * words.flops, ..words }
+    }
+
+    fn gradient(&self, at: &Backward<'_>) -> Result<Vec<Option<Sym>>> {
+        Err(at.no_gradient("random values do not depend on anything differentiable"))
+    }
+
+    fn reference(&self, inputs: &[&Array], _: &[Type]) -> Vec<Array> {
+        let (std, bound) = (self.std.0, 2.0 * self.std.0);
+        let drawn =
+            |words: [u32; 4], i: usize| std * normal_pair([words[i / 2 * 2], words[i / 2 * 2 + 1]])[i % 2];
+        let mut all = fill(&self.ty, source(inputs[0], self.streams[0]), drawn).data;
+        for &stream in &self.streams[1..] {
+            let again = fill(&self.ty, source(inputs[0], stream), drawn).data;
+            all.iter_mut().zip(again).filter(|(x, _)| x.abs() > bound).for_each(|(x, y)| *x = y);
+        }
+        all.iter_mut().for_each(|x| *x = x.clamp(-bound, bound));
+        vec![Array::new(self.ty.shape.clone(), all)]
+    }
+
+    fn examples(dice: &mut Dice) -> Vec<Example> {
+        drawn(dice, |ty, stream| {
+            let streams = std::array::from_fn(|draw| stream + 100 * draw as u32);
+            TruncatedNormal { ty, streams, std: Scalar(1.5) }
+        })
+    }
+}
+
 /// y = x / (1 - rate) where the element's draw is at least rate, else 0. Inputs: x, key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dropout {
@@ -291,6 +355,18 @@ pub trait RandomOps: TensorOps {
     fn random_normal(&self, ty: Type, stream: u32, mean: f64, std: f64) -> Result<Self, Self::Error> {
         let op = Normal { ty, stream, mean: Scalar(mean), std: Scalar(std) };
         self.emit_one(op, &[self], Site::here())
+    }
+
+    /// Normally distributed values around zero, drawn with this key; those beyond two standard deviations are drawn again by the op
+    /// numbers that follow the first.
+    #[track_caller]
+    fn random_truncated_normal(
+        &self,
+        ty: Type,
+        streams: [u32; TruncatedNormal::DRAWS],
+        std: f64,
+    ) -> Result<Self, Self::Error> {
+        self.emit_one(TruncatedNormal { ty, streams, std: Scalar(std) }, &[self], Site::here())
     }
 
     /// This value with a share `rate` of its elements set to 0 and the others divided by 1 - rate.

@@ -32,6 +32,17 @@ use crate::Param;
 pub struct Averaged {
     inner: Arc<dyn Optimizer>,
     decay: f64,
+    /// After how many updates the average begins with the weights themselves, where it does not begin little by little.
+    begins: Begins,
+}
+
+/// How an average that has no value yet comes to one.
+#[derive(Clone, Copy, Debug)]
+enum Begins {
+    /// With the first updates, whose average it is.
+    Early,
+    /// With the weights at the update after so many; none where it has begun.
+    After(Option<u64>),
 }
 
 impl Averaged {
@@ -40,7 +51,19 @@ impl Averaged {
 
     /// Averages of weights that this optimizer moves. A decay of 0.999 averages over about the last thousand updates.
     pub fn new(optimizer: impl Optimizer + 'static, decay: f64) -> Averaged {
-        Averaged { inner: Arc::new(optimizer), decay }
+        Averaged { inner: Arc::new(optimizer), decay, begins: Begins::Early }
+    }
+
+    /// Averages as PyTorch's `AveragedModel` keeps them: the weights themselves at the update after so many, and d = decay from then on.
+    /// Without a number they have begun: their state is one that was kept.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use plimsoll_nn::{Averaged, Optimizer, Sgd};
+    /// assert_eq!(Averaged::from_update(Arc::new(Sgd::new(0.1)), 0.999, Some(0)).rate(), 0.1);
+    /// ```
+    pub fn from_update(optimizer: Arc<dyn Optimizer>, decay: f64, after: Option<u64>) -> Averaged {
+        Averaged { inner: optimizer, decay, begins: Begins::After(after) }
     }
 }
 
@@ -56,8 +79,18 @@ impl Optimizer for Averaged {
     fn prepare(&self, count: &Tensor, rate: &Tensor) -> Result<Vec<Tensor>> {
         let mut scalars = self.inner.prepare(count, rate)?;
         let t = count.cast(DType::F64)?;
-        let early = t.add_scalar(-1.0)?.div(&t.add_scalar(9.0)?)?;
-        scalars.push(early.clamp(0.0, self.decay)?.cast(rate.dtype())?);
+        let decay = match self.begins {
+            Begins::Early => {
+                let early = t.add_scalar(-1.0)?.div(&t.add_scalar(9.0)?)?;
+                early.clamp(0.0, self.decay)?
+            }
+            Begins::After(None) => t.full_like(t.ty().clone(), self.decay)?,
+            // 0 at that update and before it, decay after it.
+            Begins::After(Some(updates)) => {
+                t.add_scalar(-1.0 - updates as f64)?.clamp(0.0, 1.0)?.mul_scalar(self.decay)?
+            }
+        };
+        scalars.push(decay.cast(rate.dtype())?);
         Ok(scalars)
     }
 
@@ -76,7 +109,7 @@ impl Optimizer for Averaged {
     /// The averages stay as they are.
     fn with_state(&self, kept: Kept) -> Option<Arc<dyn Optimizer>> {
         let inner = self.inner.with_state(kept)?;
-        Some(Arc::new(Averaged { inner, decay: self.decay }))
+        Some(Arc::new(Averaged { inner, ..self.clone() }))
     }
 
     left_to_inner!(kept -> Kept);

@@ -2,6 +2,7 @@
 
 use plimsoll_graph::{DType, TensorOps, Type};
 use plimsoll_nn::{Adam, Conv2d, Model, Recipe, Sequential, Training, model, zoo};
+use plimsoll_run::Tensor;
 use plimsoll_run::record::Step;
 
 fn planned(model: impl Model + 'static, input: Type) -> Step {
@@ -82,7 +83,24 @@ fn a_closure_has_the_lines_inside_it_and_so_has_a_function() {
     assert_eq!(lines_of(&timeline, "head"), [marked("head")]);
 }
 
-fn head(net: &mut plimsoll_nn::Net, x: &plimsoll_run::Tensor) -> plimsoll_run::Result<plimsoll_run::Tensor> {
+#[test]
+fn a_method_that_is_handed_on_has_the_line_before() {
+    let timeline = planned(
+        model(|net, x| {
+            let y = net.scope("handed", |net| {
+                let y = net.compute(&x[0])?.add_scalar(1.0)?; // before
+                [&y, &y].into_iter().map(Tensor::sqrt).next_back().unwrap()
+            })?;
+            head(net, &y)
+        }),
+        Type::new(DType::F32, [4, 8]),
+    );
+    own_lines_only(&timeline);
+    let after = format!("after crates/nn/tests/nn/sites.rs:{}", marked("before"));
+    assert!(timeline.sites.contains(&after), "{:?}", timeline.sites);
+}
+
+fn head(net: &mut plimsoll_nn::Net, x: &Tensor) -> plimsoll_run::Result<Tensor> {
     net.dense("head", x, 10, true) // head
 }
 

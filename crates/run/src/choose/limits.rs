@@ -26,6 +26,12 @@ const WORTH_INTERLEAVING: Bytes = Bytes::mib(48);
 /// What a search for micro-batches side by side leaves behind, for each op of theirs.
 const LEFT_PER_OP: Bytes = Bytes::kib(8);
 
+/// What of [`PROGRAM`] is for the programs of a step.
+const USUAL_PROGRAMS: Bytes = Bytes::mib(6);
+
+/// What those take, for each op: its graph, instructions, and places, in each form of the step.
+const HELD_PER_OP: Bytes = Bytes::kib(8);
+
 /// Bytes kept for the outputs of other forms of a step: a smaller last batch, an evaluation.
 const LATER_OUTPUTS: usize = 4096;
 
@@ -167,6 +173,7 @@ impl StepToPlan {
         let asked = candidates.digest();
         let CandidateBytes { bounds, lowest, side_by_side } = self.candidate_bytes(candidates, &mut made)?;
         let (mut least, mut ops) = (lowest.unwrap_or(Bytes::MAX), first.ops());
+        self.hold_program(&mut account, first.ops());
         let alone = account.program;
         if let Some(found) = side_by_side {
             least = least.min(found.floor);
@@ -216,6 +223,15 @@ impl StepToPlan {
         Ok((limits, first))
     }
 
+    /// Counts what the programs of a step of so many ops take, where that is more than is declared for a usual one: 31 MiB in all were seen at
+    /// 2,000 ops.
+    fn hold_program(&self, account: &mut FixedMemory, ops: usize) {
+        if self.step.device.backend().is_host() {
+            let usual = PROGRAM.saturating_sub(USUAL_PROGRAMS);
+            account.program = account.program.max(usual + Bytes(HELD_PER_OP.get() * ops as u64));
+        }
+    }
+
     /// Counts what a search over so many ops leaves in the heap, whether it was done in this process or is known.
     fn leave_behind(&self, account: &mut FixedMemory, ops: usize) {
         if self.step.device.backend().is_host() {
@@ -252,6 +268,7 @@ impl StepToPlan {
         let passing = self.in_passing();
         let mut candidate = passing.whole(&whole, &placement)?;
         let ops = candidate.ops();
+        self.hold_program(&mut elsewhere, ops);
         let batch = self.step.batch.unwrap_or(1);
         let is_interleaved = self.options.request.micro_batch.is_none()
             && self.shares_statistics(&said)

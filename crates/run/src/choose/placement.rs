@@ -31,12 +31,15 @@ const WORTH_A_FILE: u64 = 32 << 10;
 /// Whether a part of the state can live on the host: an optimizer's or a parameter, and so large that it has pages of its own, so that
 /// the device has as many more without it.
 pub(crate) fn is_movable(device: &Device, kind: Kind, bytes: usize) -> bool {
-    let least = device.disk().map_or(device.memory().page().get() / 2 + 1, |_| WORTH_A_FILE);
+    // What shares a page with others leaves none behind.
+    let own_page = device.memory().page().get() / 2 + 1;
+    let least = device.disk().map_or(own_page, |_| WORTH_A_FILE.max(own_page));
     matches!(kind, Kind::Optimizer | Kind::Parameter) && bytes as u64 >= least
 }
 
 impl StepToPlan {
-    /// The placements to consider, all state on the device first; only the one that is settled, if it is.
+    /// The placements to consider, all state on the device first; only the one that is settled, if it is; none that has less on the host than
+    /// it must.
     pub(super) fn placements(&self) -> Vec<StatePlacement> {
         if let Some(hosted) = &self.present.placement {
             return vec![self.placement(hosted.clone())];
@@ -67,6 +70,12 @@ impl StepToPlan {
         for placement in [half, without, more, most] {
             if all.iter().all(|other| other.hosted != placement.hosted) {
                 all.push(placement);
+            }
+        }
+        if let Some(hosted) = &self.present.at_least {
+            all.retain(|placement| placement.hosted.iter().zip(hosted).all(|(is, must)| *is || !must));
+            if all.is_empty() {
+                all.push(self.placement(hosted.clone()));
             }
         }
         all

@@ -39,6 +39,8 @@ pub(crate) struct Present {
     pub(crate) others: bool,
     /// Which state is on the host, where that is settled and not for this plan to choose.
     pub(crate) placement: Option<Vec<bool>>,
+    /// Which state is on the host in any case, where it is for this plan to choose: another form of the step has no room for it.
+    pub(crate) at_least: Option<Vec<bool>>,
 }
 
 impl StepToPlan {

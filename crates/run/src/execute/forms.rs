@@ -59,7 +59,13 @@ impl Step {
             // Where the state is kept is for the first plan of the step itself to say, and the others keep to it.
             let is_settled = mode != Mode::Train || self.variants.iter().any(|v| v.mode == Mode::Train);
             let options = self.options.clone();
-            let variant = match self.build(mode, inputs, &options, present, is_settled, site) {
+            let built = match self.build(mode, inputs, &options, present, is_settled, site) {
+                Err(refusal @ Error::Infeasible { .. }) if is_settled && self.may_move_state() => {
+                    self.build_elsewhere(mode, inputs, &options, present, site).ok_or(refusal)
+                }
+                built => built,
+            };
+            let variant = match built {
                 Ok(variant) => variant,
                 Err(error) => {
                     // What went wrong first is what is told; a workspace that is too small is looked at before a run.
@@ -89,6 +95,34 @@ impl Step {
         self.workspace.fit(&self.variants, self.options.request.limit, site)
     }
 
+    /// Whether state may be kept elsewhere than on the device.
+    fn may_move_state(&self) -> bool {
+        self.options.request.host_limit.is_some_and(|host| host > Bytes::ZERO)
+    }
+
+    /// Compiles a form that has no room for the state where another form has it: with more of it on the host, where it stays, if that is enough. But
+    /// what is fetched needs room, too; if that is what the form lacks, all places are open, and the two forms take turns.
+    fn build_elsewhere(
+        &mut self,
+        mode: Mode,
+        inputs: &[Type],
+        options: &StepOptions,
+        present: bool,
+        site: Site,
+    ) -> Option<Variant> {
+        let before = self.at_least.replace(self.state.hosted());
+        if let Ok(variant) = self.build(mode, inputs, options, present, false, site) {
+            self.at_least = Some(self.state.hosted());
+            return Some(variant);
+        }
+        self.at_least = None;
+        let variant = self.build(mode, inputs, options, present, false, site).ok();
+        if variant.is_none() {
+            self.at_least = before;
+        }
+        variant
+    }
+
     /// Compiles a form of the step. Unless it `is_settled` where the state is kept, that is chosen anew, and forms that were
     /// compiled for another choice are forgotten.
     fn build(
@@ -104,7 +138,9 @@ impl Step {
         let others = !self.variants.is_empty();
         let placement = is_settled.then(|| self.state.hosted());
         let state = self.state.tensors.len();
-        let present = Present { state, given_back: Bytes::ZERO, inputs: present, others, placement };
+        let at_least = self.at_least.clone();
+        let present =
+            Present { state, given_back: Bytes::ZERO, inputs: present, others, placement, at_least };
         let plan = |options: &StepOptions| self.plan(mode, inputs, options, &present, site);
         // Without a limit the process keeps to what was announced when it began, for smaller batches too, where the same bits can
         // be had within it.
@@ -196,6 +232,7 @@ impl Step {
             inputs: false,
             others,
             placement: None,
+            at_least: None,
         };
         let state = self.state.specs().into_iter().chain(more).collect();
         let body = Arc::new(body);
@@ -217,9 +254,11 @@ impl Step {
         };
         self.workspace.give_back(site)?;
         self.workspace.start_copying(options.request.host_limit, site)?;
+        let at_least = self.at_least.take();
         let variant = match self.build(Mode::Train, &inputs, &options, false, false, site) {
             Ok(variant) => variant,
             Err(error) => {
+                self.at_least = at_least;
                 // As in `prepare`: the refusal is told, and not what follows from it.
                 self.fit_workspace(site).ok();
                 return Err(error);

@@ -62,6 +62,8 @@ pub struct Step {
     pub(super) state: State,
     /// The compiled forms, the one used last at the end.
     pub(super) variants: Vec<Variant>,
+    /// State that stays on the host in any case: a form of the step was refused while it was on the device.
+    pub(super) at_least: Option<Vec<bool>>,
     pub(super) workspace: Workspace,
     /// How often the step itself has run since it was planned.
     pub(super) runs: u64,
@@ -147,6 +149,7 @@ impl Step {
             bodies,
             state,
             variants,
+            at_least: None,
             workspace,
             runs: 0,
             notice: None,

@@ -77,7 +77,8 @@ impl Traceable {
             .collect();
         let first = tracing.argument("first sample", Type::new(DType::I64, [1]));
         let pass = StepArgs { state: &state, inputs: &inputs, first: &first };
-        let StepResult { state: new, outputs, totals } = self.device.scope(|| (self.body)(&pass))?;
+        let StepResult { state: new, outputs, totals } =
+            Site::anew(|| self.device.scope(|| (self.body)(&pass)))?;
         let types = |tensors: &[Tensor]| tensors.iter().map(|t| t.ty().clone()).collect::<Vec<Type>>();
         if types(&new) != types(&state) {
             let why = format!("returns a state of {:?} where it was given {:?}", types(&new), types(&state));

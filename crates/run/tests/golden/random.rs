@@ -4,7 +4,7 @@ use plimsoll_graph::{DType, RandomOps, Type};
 use plimsoll_run::{Result, Tape, Tensor, TensorOps, function};
 
 /// The variants of the op table that are covered here and not by golden files.
-pub const OPS: &[&str] = &["Uniform", "Normal", "Dropout"];
+pub const OPS: &[&str] = &["Uniform", "Normal", "TruncatedNormal", "Dropout"];
 
 fn key(step: i64, first: i64) -> Tensor {
     Tensor::from_slice(&[42i64, step, first], [3]).unwrap()
@@ -34,6 +34,13 @@ fn uniform_and_normal_values_have_their_distributions_in_every_float_type() -> R
             (mean - 0.5).abs() < 0.06 && (var - 4.0).abs() < 0.16,
             "{dtype}: mean {mean}, variance {var}"
         );
+        // Cut at twice its deviation, a standard normal has 0.7737 of its variance left.
+        let cut =
+            key(3, 0).random_truncated_normal(Type::new(dtype, [100, 200]), [2, 3, 4, 5, 6, 7, 8], 2.0)?;
+        let cut = cut.to_f64()?;
+        let (mean, var) = moments(&cut);
+        assert!(mean.abs() < 0.06 && (var - 3.095).abs() < 0.12, "{dtype}: mean {mean}, variance {var}");
+        assert!(cut.iter().all(|x| x.abs() <= 4.0), "{dtype}");
     }
     Ok(())
 }
@@ -46,13 +53,14 @@ fn a_traced_draw_has_the_bits_of_an_eager_one_and_of_its_parts() -> Result<()> {
             let x = Tensor::full(ty(samples), 1.0)?;
             let noise =
                 [key.random_uniform(ty(samples), 1, 0.0, 1.0)?, key.random_normal(ty(samples), 2, 0.0, 1.0)?];
-            Ok(Vec::from([noise[0].clone(), noise[1].clone(), x.dropout(0.25, key, 3)?]))
+            let cut = key.random_truncated_normal(ty(samples), [2, 3, 4, 5, 6, 7, 8], 1.0)?;
+            Ok(Vec::from([noise[0].clone(), noise[1].clone(), x.dropout(0.25, key, 3)?, cut]))
         };
         let eager = draw(&key(1, 0), 10)?;
         let traced = function(|x| draw(&x[0], 10)).call(&[&key(1, 0)])?;
         let parts = [draw(&key(1, 0), 4)?, draw(&key(1, 4), 6)?];
         let other = draw(&key(2, 0), 10)?;
-        for i in 0..3 {
+        for i in 0..4 {
             let bytes = eager[i].to_bytes()?;
             assert_eq!(bytes, traced[i].to_bytes()?, "{dtype} {i}");
             assert_eq!(bytes, [parts[0][i].to_bytes()?, parts[1][i].to_bytes()?].concat(), "{dtype} {i}");

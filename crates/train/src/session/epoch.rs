@@ -111,7 +111,7 @@ impl Trainer {
             // Left-out samples have no loss; the mean is over the others.
             Did::Skip { loss, loss_scale } => {
                 run.skips_in_a_row += 1;
-                run.skipped_loss = loss;
+                self.progress.skipped_loss = loss;
                 self.progress.skipped += 1;
                 self.progress.loss_scale = loss_scale.or(self.progress.loss_scale);
                 self.tell(&Notice::Skipped { step: self.progress.step, loss_scale })?;
@@ -126,7 +126,7 @@ impl Trainer {
     /// The validation, and what the epoch came to; nothing where somebody ends the run meanwhile.
     fn close_epoch(&mut self, batches: &Batches, run: &mut Run) -> Result<Option<EpochEvent>> {
         let progress = &self.progress;
-        let loss = match (progress.samples, run.skipped_loss) {
+        let loss = match (progress.samples, progress.skipped_loss) {
             // The scale for f16 is still being looked for: that is no failure, and the loss is known.
             (0, Some(loss)) => loss,
             (0, None) => {
@@ -188,7 +188,6 @@ impl Trainer {
             ranks,
         };
         progress.begin_epoch();
-        run.skipped_loss = None;
         Ok(Some(event))
     }
 

@@ -237,14 +237,17 @@ impl Trainer {
         let Some(batch) = data.batch_size() else {
             return Err(Error::Mismatch("the data makes no batches; call .batch(n) on it".into()));
         };
-        let batch = data.samples()?.map_or(batch, |n| batch.min(n.max(1) as usize));
+        let whole = batch;
+        let batch = data.samples()?.map_or(whole, |n| whole.min(n.max(1) as usize));
         let ranks = self.samples_of()?.ranks;
         if batch < ranks {
-            let why = format!(
-                "a batch of {batch} is shared by {ranks} ranks, and some would never have a sample; make the batch larger (--batch), or \
-                 take fewer ranks"
-            );
-            return Err(Error::Mismatch(why));
+            let (what, way) = match batch < whole {
+                true => (format!("the data has {batch} samples"), "take more data"),
+                false => (format!("a batch has {batch} samples"), "make the batch larger (--batch)"),
+            };
+            return Err(Error::Mismatch(format!(
+                "{what} for {ranks} ranks, and some would never have one; {way}, or take fewer ranks"
+            )));
         }
         self.rows(batch)
     }

@@ -482,7 +482,7 @@ fn a_batch_with_fewer_samples_than_ranks_is_refused() {
         let mut trainer = Trainer::new(entry, softmax_cross_entropy, Adam::new(1e-2)).device(device);
         trainer.fit(&data, Epochs(1)).map(drop)
     });
-    said_once(&why, &["a batch of 2 is shared by 3 ranks"]);
+    said_once(&why, &["a batch has 2 samples for 3 ranks"]);
 }
 
 #[test]

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use plimsoll_data::{Dataset, FieldSpec};
-use plimsoll_graph::DType;
+use plimsoll_graph::{DType, TensorOps};
+use plimsoll_nn::{Adam, Precision, softmax_cross_entropy};
+use plimsoll_run::Tensor;
 use plimsoll_train::{
-    Callback, Checkpoint, Checkpoints, EarlyStopping, Ended, EpochEvent, Epochs, Result, StepEvent, StopFlag,
-    Verdict,
+    Callback, Checkpoint, Checkpoints, EarlyStopping, Ended, EpochEvent, Epochs, Notice, Result, StepEvent,
+    StopFlag, Trainer, Verdict,
 };
 
 use super::{Scratch, data, samples, trainer, weights};
@@ -33,6 +35,48 @@ impl Callback for Ends {
     fn on_end(&mut self, ended: &Ended) -> Result<()> {
         self.0.lock().unwrap().push(ended.clone());
         Ok(())
+    }
+}
+
+/// Sets a flag when so many batches were left out.
+struct StopAfterSkips(StopFlag, u64);
+
+impl Callback for StopAfterSkips {
+    fn on_notice(&mut self, notice: &Notice) -> Result<()> {
+        if matches!(notice, Notice::Skipped { .. }) {
+            self.1 -= 1;
+            if self.1 == 0 {
+                self.0.stop();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn an_epoch_that_is_looking_for_a_loss_scale_goes_on_wherever_it_was_stopped() {
+    // Its gradients are too large for f16 until the scale has come down, which takes more than an epoch of two batches.
+    let loss = |y: &Tensor, labels: &Tensor| softmax_cross_entropy(y, labels)?.mul_scalar(512.0);
+    let run = || {
+        let trainer = Trainer::new(super::model(), loss, Adam::new(1e-2)).device(super::device());
+        trainer.precision(Precision::MixedF16)
+    };
+    let short = || samples(8).batch(4);
+    let mut whole = run();
+    let history = whole.fit(short(), Epochs(6)).unwrap();
+    assert!(history[0].skipped == 2 && history[5].skipped == 0, "{history:?}");
+    for skips in 1..=2 {
+        let scratch = Scratch::new(&format!("stop-skips-{skips}"));
+        let flag = StopFlag::new();
+        let kept = || run().checkpoints(Checkpoints::new(&scratch.0));
+        let mut stopped = kept().stop_flag(flag.clone()).callback(StopAfterSkips(flag.clone(), skips));
+        assert!(stopped.fit(short(), Epochs(6)).unwrap().is_empty());
+        let mut again = kept();
+        assert!(again.resume(&scratch.0, &short()).unwrap());
+        let after = again.fit(short(), Epochs(6)).unwrap();
+        let losses = |history: &[EpochEvent]| history.iter().map(|e| e.loss).collect::<Vec<_>>();
+        assert_eq!(losses(&after), losses(&history), "stopped after {skips}");
+        assert_eq!(weights(&again), weights(&whole));
     }
 }
 
