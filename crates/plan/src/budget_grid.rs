@@ -96,7 +96,8 @@ impl BudgetGrid {
     pub fn unlimited_bytes(&mut self) -> u64 {
         let (problem, host_budget) = (&self.step.problem, self.step.host_budget);
         let top = self.levels[0].as_mut().and_then(|level| level.first_mut());
-        let bytes = top.map_or(0, |top| top.repacked(problem, host_budget).arena(problem.scratch_alignment));
+        let bytes =
+            top.map_or(0, |top| top.repacked(problem, host_budget, true).arena(problem.scratch_alignment));
         // Repacking may change the order of ops and take less than the bounds, which hold for this order. The planner refuses
         // budgets below the bounds, so it must not promise them.
         bytes.max(self.step.bounds.floor().0)
@@ -134,6 +135,7 @@ impl BudgetGrid {
             }
             if level == 0 || self.level_budget(level) <= budget {
                 self.search(level);
+                // Packed to the end before it may become a plan, so that the figure does not depend on what is asked first.
                 let top = self.unlimited_bytes();
                 let schedules = self.levels[level].as_mut().map_or(&mut [][..], |found| &mut found[..]);
                 for k in (0..schedules.len()).rev() {

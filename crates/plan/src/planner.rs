@@ -239,7 +239,7 @@ impl Planner {
         let mut lower_bound_ns = grid.step.bound_ns(budget).unwrap_or(grid.step.least_ns());
         let problem = grid.step.problem.clone();
         let Some(schedule) = grid.fastest(budget, than) else { return Ok(None) };
-        let schedule = schedule.repacked(&problem, copied_to);
+        let schedule = schedule.repacked(&problem, copied_to, false);
         let mut plan = write(&problem, schedule, budget);
         // The figures are of whatever is allowed, copies too.
         let others = if host_budget > 0 { self.searches.len() } else { 0 };

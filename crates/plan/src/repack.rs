@@ -42,8 +42,7 @@ const VARY_WORK: u64 = 20_000;
 /// Where a packing usually takes longer than this, in the packer's seconds, only the schedule itself is packed once more: in a long
 /// step one packing takes as long as all the attempts on a short one.
 const LONG: f64 = 0.08;
-/// Of a schedule of which only the bytes count, a packing that is this part above what is live in it is low enough: what lies below is not
-/// worth the wait. The second is for a packing no higher than what was live at first.
+/// A packing that is this part above what is live in its schedule is low enough: what lies below is not worth the wait. The second is for a packing no higher than what was live at first.
 const NEAR: [u64; 2] = [1024, 256];
 /// A step of no more actions is searched to the end: that takes little.
 const FEW: usize = 256;
@@ -53,19 +52,20 @@ const SEEDS: [u64; 2] = [17, 8];
 const TEMPERATURES: [f64; 3] = [0.05, 0.5, 0.0125];
 
 impl Schedule {
-    /// This schedule, of which a packing of `height` is known, or another that takes at most `more_ns` longer and packs lower.
+    /// This schedule, of which a packing of `height` is known, or another that takes at most `more_ns` longer and packs lower. With
+    /// `to_the_end` it is searched for until no lower one is found, else until one is low enough.
     pub fn with_lower_packing(
         &self,
         height: u64,
         problem: &Problem,
         host_budget: u64,
         more_ns: u64,
+        to_the_end: bool,
     ) -> Schedule {
         let mut search = Repacking { problem, least: height };
-        // Where time counts as well, no packing is low enough but the lowest.
         let is_near = |height: u64, live: u64| {
             let part = NEAR[usize::from(height <= self.live)];
-            more_ns > 0 && self.actions.len() > FEW && height <= live + live / part
+            !to_the_end && self.actions.len() > FEW && height <= live + live / part
         };
         let usual = usual_work(self.packed.as_ref().map_or(0, |packed| packed.offsets.len()));
         let mut best =

@@ -60,11 +60,12 @@ impl Schedule {
     /// The same schedule, or another that takes as long and no more bytes, packed as low as is found.
     ///
     /// [`Schedule::places`] stops at the budget, which is all that a search asks for. For the one schedule that becomes a plan it is
-    /// worth searching on: see `repack`.
-    pub fn repacked(&mut self, problem: &Problem, host_budget: u64) -> &mut Schedule {
+    /// worth searching on: see `repack`. With `to_the_end` until nothing lower is found, as for figures that others are compared with.
+    pub fn repacked(&mut self, problem: &Problem, host_budget: u64, to_the_end: bool) -> &mut Schedule {
         let height = self.arena(problem.scratch_alignment);
         if self.repacked.is_none() && height > self.live && !self.is_repacked {
-            self.repacked = Some(Box::new(self.with_lower_packing(height, problem, host_budget, 0)));
+            self.repacked =
+                Some(Box::new(self.with_lower_packing(height, problem, host_budget, 0, to_the_end)));
         }
         match self.repacked {
             Some(ref mut repacked) => repacked,
@@ -82,8 +83,11 @@ impl Schedule {
             packed: self.packed.clone(),
             ..Schedule::of(self.actions.clone(), self.indexed.clone(), self.budget, self.ns, self.live)
         };
-        let lowered =
-            if is_low { same() } else { self.with_lower_packing(height, problem, host_budget, self.ns / 8) };
+        let lowered = if is_low {
+            same()
+        } else {
+            self.with_lower_packing(height, problem, host_budget, self.ns / 8, false)
+        };
         let budget = if is_low { lowered.budget } else { lowered.live };
         Schedule { budget, is_repacked: !is_low, ..lowered }
     }
