@@ -1,4 +1,4 @@
-//! Turns a file of comma-separated values into the places of its records, and a record into its fields.
+//! Turns a file of values between commas, semicolons, tabs or bars into the places of its records, and a record into its fields.
 //!
 //! A line break between quotes belongs to its field, so records are told apart by counting quotes, in one pass over
 //! the file. After that any record can be read by offset. Written by hand, because a record is parsed where it
@@ -99,18 +99,41 @@ pub fn trim_end(record: &[u8]) -> &[u8] {
     record.strip_suffix(b"\r").unwrap_or(record)
 }
 
+/// What separates fields beside the comma, which is what separates them where none of these does.
+const SEPARATORS: [u8; 3] = [b'\t', b';', b'|'];
+
+/// What separates the fields of a table, by its first two records (or the one there is): of what parts both into as many fields, that which
+/// leaves most numbers in the last.
+///
+/// ```
+/// use plimsoll_formats::csv::separator;
+/// assert_eq!(separator(b"age,height", Some(b"3,94.5")), b',');
+/// assert_eq!(separator(b"\"fixed acidity\";pH", Some(b"7.4;3.51")), b';');
+/// ```
+pub fn separator(first: &[u8], second: Option<&[u8]>) -> u8 {
+    let last = second.unwrap_or(first);
+    let parts = |separator: u8| {
+        let count = fields(first, separator).count();
+        count > 1 && fields(last, separator).count() == count
+    };
+    let numbers = |separator: u8| fields(last, separator).filter(|field| number(field).is_some()).count();
+    let others = SEPARATORS.into_iter().filter(|&separator| parts(separator));
+    // Of several that leave as many, the last is taken: semicolons rather than the commas of decimal numbers.
+    std::iter::once(b',').chain(others).max_by_key(|&separator| numbers(separator)).unwrap_or(b',')
+}
+
 /// The fields of one record, without their quotes.
 ///
 /// ```
-/// let fields: Vec<_> = plimsoll_formats::csv::fields(b"1,\"a \"\"b\"\", c\",,").collect();
+/// let fields: Vec<_> = plimsoll_formats::csv::fields(b"1,\"a \"\"b\"\", c\",,", b',').collect();
 /// assert_eq!(fields, [&b"1"[..], b"a \"b\", c", b"", b""]);
 /// ```
-pub fn fields(record: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
+pub fn fields(record: &[u8], separator: u8) -> impl Iterator<Item = Cow<'_, [u8]>> {
     let mut rest = Some(record);
     std::iter::from_fn(move || {
         let text = rest?;
         let Some(quoted) = text.strip_prefix(b"\"") else {
-            let end = text.iter().position(|&byte| byte == b',');
+            let end = text.iter().position(|&byte| byte == separator);
             rest = end.map(|end| &text[end + 1..]);
             return Some(Cow::Borrowed(&text[..end.unwrap_or(text.len())]));
         };
@@ -128,10 +151,10 @@ pub fn fields(record: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
             at += 1;
         }
         let after = quoted.get(at + 1..).unwrap_or(&[]);
-        let comma = after.iter().position(|&byte| byte == b',');
-        // What stands between the closing quote and the comma belongs to the field: it is not to be lost.
-        field.extend_from_slice(&after[..comma.unwrap_or(after.len())]);
-        rest = comma.map(|comma| &after[comma + 1..]);
+        let end = after.iter().position(|&byte| byte == separator);
+        // What stands between the closing quote and the separator belongs to the field: it is not to be lost.
+        field.extend_from_slice(&after[..end.unwrap_or(after.len())]);
+        rest = end.map(|end| &after[end + 1..]);
         Some(Cow::Owned(field))
     })
 }
@@ -139,6 +162,17 @@ pub fn fields(record: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
 /// A field as a number.
 pub fn number(field: &[u8]) -> Option<f64> {
     std::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+/// Whether a field would be a number if its comma were a point.
+///
+/// ```
+/// use plimsoll_formats::csv::has_decimal_comma;
+/// assert!(has_decimal_comma(b"0,25") && !has_decimal_comma(b"0.25") && !has_decimal_comma(b"a,b"));
+/// ```
+pub fn has_decimal_comma(field: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(field) else { return false };
+    text.matches(',').count() == 1 && number(text.replace(',', ".").as_bytes()).is_some()
 }
 
 #[cfg(test)]
@@ -170,8 +204,26 @@ mod tests {
     }
 
     #[test]
+    fn what_separates_fields_is_what_leaves_most_numbers() {
+        let of = |text: &str| {
+            let mut lines = text.lines().map(str::as_bytes);
+            char::from(separator(lines.next().unwrap(), lines.next()))
+        };
+        assert_eq!(of("a,b\n1,2"), ',');
+        assert_eq!(of("a;b\n1;2"), ';');
+        assert_eq!(of("a\tb\n1\t2"), '\t');
+        assert_eq!(of("a|b\n1|2"), '|');
+        assert_eq!(of("\"a;b\",c\n\"1;2\",3"), ',');
+        assert_eq!(of("0,5;0,25\n0,75;1,5"), ';');
+        // A semicolon in a text, and one that not every record has.
+        assert_eq!(of("1,2,a;b\n3,4,c;d"), ',');
+        assert_eq!(of("a;b\n1,2"), ',');
+        assert_eq!(of("7"), ',');
+    }
+
+    #[test]
     fn what_follows_a_closing_quote_is_not_lost() {
-        let fields: Vec<_> = fields(b"\"12\"3,\"a\" b,c").collect();
+        let fields: Vec<_> = fields(b"\"12\"3,\"a\" b,c", b',').collect();
         assert_eq!(fields, [&b"123"[..], b"a b", b"c"]);
     }
 
@@ -189,7 +241,7 @@ mod tests {
                 let mut mutated = text.to_vec();
                 mutated[at] = byte;
                 for record in scan_text(&mutated).1 {
-                    let _ = fields(&record).count();
+                    let _ = fields(&record, separator(&record, None)).count();
                 }
             }
         }

@@ -133,7 +133,7 @@ impl Dataset {
 
     /// Recognises what is at a path: a folder of classes with images (in `train/` and `test/` or not), of images alone, of
     /// `images/` with `masks/` (or `labels/`), of IDX files, of `x.npy` and `y.npy`, of TFRecord files, or of tar archives; a
-    /// file `.npz`, `.npy`, `.csv`, `.tfrecord`, `.tar`, `.txt`, an image or, with the feature of that name (which `plimsoll`
+    /// file `.npz`, `.npy`, `.csv`, `.tsv`, `.tfrecord`, `.tar`, `.txt`, an image or, with the feature of that name (which `plimsoll`
     /// switches on), `.parquet`; or the prefix of a pair of IDX files.
     ///
     /// With [`Open::fields`], samples have what a model takes, by name: arrays of an archive, `.npy` files of a folder,
@@ -158,11 +158,11 @@ impl Dataset {
 
     fn recognised(path: &Path, open: &Open) -> Result<Dataset> {
         let scale = open.said_scale();
-        let is_table = ["csv", "parquet"].iter().any(|known| {
+        let is_table = ["csv", "tsv", "parquet"].iter().any(|known| {
             path.is_file() && path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(known))
         });
         if open.columns.is_some() && !is_table {
-            return Err(unknown(path, "columns are chosen of tables (csv, parquet), and this is none"));
+            return Err(unknown(path, "columns are chosen of tables (csv, tsv, parquet), and this is none"));
         }
         if open.columns.is_some() && open.label.is_some() {
             return Err(unknown(
@@ -184,7 +184,7 @@ impl Dataset {
         match ending {
             "npz" => arrays::npz(path, open.split, scale),
             "npy" => arrays::npy([("x", path)], scale),
-            "csv" => Dataset::source(Table::new(path, open.asked())?).scaled(path, open.scale),
+            "csv" | "tsv" => Dataset::source(Table::new(path, open.asked())?).scaled(path, open.scale),
             #[cfg(feature = "parquet")]
             "parquet" => {
                 Dataset::stream(crate::source::Columnar::new(path, open.asked())?).scaled(path, open.scale)
@@ -208,7 +208,7 @@ impl Dataset {
                 Ok(Dataset::source(Folder::new(path, &open.form())?))
             }
             _ => {
-                let known = "npz, npy, csv, tfrecord, tar, parquet, txt, jpg, png, gif, bmp, webp";
+                let known = "npz, npy, csv, tsv, tfrecord, tar, parquet, txt, jpg, png, gif, bmp, webp";
                 let packed = matches!(ending, "gz" | "bz2" | "xz" | "zst" | "zip" | "7z");
                 let unpack = if packed { "; it is compressed: unpack it first" } else { "" };
                 Err(unknown(path, format!("its name ends in none of {known}{unpack}")))

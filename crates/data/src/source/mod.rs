@@ -7,6 +7,7 @@
 mod array;
 #[cfg(feature = "parquet")]
 mod columnar;
+mod first_pass;
 mod folder;
 mod function;
 mod listing;

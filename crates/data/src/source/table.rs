@@ -1,4 +1,4 @@
-//! Turns a file of comma-separated values into samples: numbers `x`, and a label or a target `y`.
+//! Turns a file of values between commas or the like into samples: numbers `x`, and a label or a target `y`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use plimsoll_formats::{FileError, csv};
 use plimsoll_graph::DType;
 
 use super::array::read_at;
+use super::first_pass::{CLASSES_MOST, FirstPass};
 use super::{Scratch, Source};
 use crate::columns::{Asked, Chosen, Columns};
 use crate::error::{Error, Result};
@@ -15,14 +16,13 @@ use crate::sample::{FieldSpec, SampleMut};
 
 /// Names of a column that is a label without being told.
 pub(super) const LABELS: [&str; 5] = ["label", "class", "target", "y", "species"];
-/// More names of classes than this are taken for something else.
-const CLASSES_MOST: usize = 1 << 16;
 
 /// A table of which any row can be read: 8 bytes a row are kept, and the names of classes.
 pub(crate) struct Table {
     file: File,
     path: PathBuf,
     index: Arc<csv::Index>,
+    separator: u8,
     /// Records before the first row: a heading, or none.
     before: usize,
     /// The names of columns, where there is a heading.
@@ -45,19 +45,6 @@ enum Labels {
     Names(Vec<Vec<u8>>),
 }
 
-/// What one pass over the file finds.
-struct Found {
-    heading: Option<Vec<Vec<u8>>>,
-    columns: usize,
-    /// Where the label is; `Err` where it is asked for and not there.
-    label: Result<Option<usize>, ()>,
-    /// Whether the first label is a name.
-    is_named: bool,
-    names: Vec<Vec<u8>>,
-    too_many: bool,
-    is_whole: bool,
-}
-
 impl Table {
     /// Finds the rows. The first one is a heading if two of its fields are no numbers. The label is the column of the
     /// given name or number, else one with a usual name, else the last; there is none where `labelled` is `Some(false)`. With
@@ -71,20 +58,8 @@ impl Table {
             None => (asked.label, asked.labelled),
         };
         let unknown = |what: String| Error::Unknown { path: path.display().to_string(), what };
-        let mut found = Found {
-            heading: None,
-            columns: 0,
-            label: Ok(None),
-            is_named: false,
-            names: Vec::new(),
-            too_many: false,
-            is_whole: true,
-        };
-        let index = csv::scan(path, |number, record| {
-            found.see(number, record, label, labelled);
-            Ok(())
-        })?;
-        let Found { heading, columns, label: at, is_named, names, too_many, is_whole } = found;
+        let (index, found) = FirstPass::over(path, label, labelled)?;
+        let FirstPass { separator, heading, columns, label: at, .. } = found;
         if columns == 0 {
             return Err(unknown("it has no rows".into()));
         }
@@ -108,18 +83,36 @@ impl Table {
             }
         };
         if chosen.inputs() == 0 {
-            let what = "it has one column, and a table needs a column of numbers beside its label; is it separated by \
-                        something else than commas?";
+            let what = "it has one column, and a table needs a column of numbers beside its label; are its columns \
+                        separated by something else than commas, semicolons, tabs or bars?";
             return Err(unknown(what.into()));
         }
-        if too_many {
+        let is_input = |column: usize| chosen.slots.get(column).copied().flatten().is_some();
+        for (column, text) in found.texts.iter().enumerate() {
+            let Some(text) = text else { continue };
+            let what = match csv::has_decimal_comma(text) {
+                true if is_input(column) || at == Some(column) => {
+                    "which has a decimal comma: write numbers with a point"
+                }
+                false if is_input(column) && named.is_some() => "which is no number",
+                false if is_input(column) => {
+                    "which is no number: name the columns to read, as with --columns x=NAME,NAME,y=NAME"
+                }
+                _ => continue,
+            };
+            let name = heading.as_ref().and_then(|names| names.get(column));
+            let name = name.map_or(String::new(), |name| format!(" ('{name}')"));
+            let text = String::from_utf8_lossy(text);
+            return Err(unknown(format!("column {}{name} holds '{text}', {what}", column + 1)));
+        }
+        if found.too_many {
             let column = at.unwrap_or(0) + 1;
             let what =
                 format!("column {column} has more than {CLASSES_MOST} different names; is it a label?");
             return Err(unknown(what));
         }
-        let labels = match (is_named, is_whole) {
-            (true, _) => Labels::Names(names),
+        let labels = match (found.is_named, found.is_whole) {
+            (true, _) => Labels::Names(found.names),
             (false, true) => Labels::Whole,
             (false, false) => Labels::Floats,
         };
@@ -131,7 +124,7 @@ impl Table {
         let file = File::open(path).map_err(|error| FileError::io(path, error))?;
         let before = usize::from(heading.is_some());
         let (index, heading, path) = (Arc::new(index), heading.unwrap_or_default(), path.to_owned());
-        Ok(Table { file, path, index, before, heading, chosen, columns, labels, spec })
+        Ok(Table { file, path, index, separator, before, heading, chosen, columns, labels, spec })
     }
 
     /// What is wrong in a row, with the line as an editor counts it, and the column where it has one.
@@ -181,61 +174,6 @@ impl Table {
     }
 }
 
-impl Found {
-    fn see(&mut self, number: u64, record: &[u8], label: Option<&str>, labelled: Option<bool>) {
-        if self.columns == 0 {
-            let fields: Vec<_> = csv::fields(record).map(|field| field.into_owned()).collect();
-            let words = fields.iter().filter(|field| csv::number(field).is_none()).count();
-            // A single word among numbers is the name of a class, not a heading.
-            if number == 0 && (words > 1 || (words == 1 && fields.len() == 1)) {
-                self.heading = Some(fields);
-                return;
-            }
-            self.columns = fields.len();
-            if labelled != Some(false) {
-                let at = find_label(self.heading.as_deref(), label, fields.len());
-                self.label = at.map(Some).ok_or(());
-                self.is_named = at.is_some_and(|at| csv::number(&fields[at]).is_none());
-            }
-        }
-        let Ok(Some(at)) = self.label else { return };
-        let Some(field) = csv::fields(record).nth(at).filter(|field| !field.trim_ascii().is_empty()) else {
-            // A row without a label is said when it is read.
-            return;
-        };
-        if !self.is_named {
-            let is_number = csv::number(&field).is_some();
-            let is_whole = std::str::from_utf8(&field).is_ok_and(|text| is_whole(text.trim()));
-            self.is_whole &= is_whole || !is_number;
-            return;
-        }
-        if let Err(place) = self.names.binary_search_by(|name| name.as_slice().cmp(&field)) {
-            self.too_many |= self.names.len() == CLASSES_MOST;
-            if !self.too_many {
-                self.names.insert(place, field.into_owned());
-            }
-        }
-    }
-}
-
-/// Whether a number is written without a point or an exponent.
-fn is_whole(text: &str) -> bool {
-    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn find_label(heading: Option<&[Vec<u8>]>, label: Option<&str>, columns: usize) -> Option<usize> {
-    let named = |wanted: &str| {
-        heading?.iter().position(|name| name.trim_ascii().eq_ignore_ascii_case(wanted.as_bytes()))
-    };
-    match label {
-        Some(label) => named(label).or_else(|| label.parse().ok()).filter(|&at| at < columns),
-        None => {
-            LABELS.iter().find_map(|name| named(name)).filter(|&at| at < columns).or(columns.checked_sub(1))
-        }
-    }
-}
-
 impl Source for Table {
     fn spec(&self) -> &[FieldSpec] {
         &self.spec
@@ -255,7 +193,7 @@ impl Source for Table {
         let bytes = if start == 0 { csv::trim_mark(&scratch.bytes) } else { &scratch.bytes };
         let record = csv::trim_end(bytes.trim_ascii_end());
         let mut columns = 0;
-        for (at, field) in csv::fields(record).enumerate() {
+        for (at, field) in csv::fields(record, self.separator).enumerate() {
             columns += 1;
             if Some(at) == self.chosen.label {
                 self.write_label(&field, out)?.map_err(|what| self.damaged(index, Some(at), &what))?;

@@ -189,8 +189,16 @@ fn tables_for_regression_and_without_labels_are_tables() {
     let one = folder.write("one.csv", "a\n1\n2\n");
     assert!(failure(Dataset::open(&one)).contains("it has one column"), "{}", failure(Dataset::open(&one)));
     assert_eq!(Dataset::open_with(&one, &none).unwrap().spec().unwrap()[0].shape, [1]);
-    let semicolons = folder.write("semicolons.csv", "1;2;3\n4;5;6\n");
-    assert!(failure(Dataset::open(&semicolons)).contains("separated by something else than commas"));
+    for (name, text) in [
+        ("semicolons.csv", "\"fixed acidity\";pH;quality\n1.5;2;3\n4.5;5;6\n"),
+        ("tabs.tsv", "1.5\t2\t3\n4.5\t5\t6\n"),
+        ("bars.csv", "1.5|2|3\n4.5|5|6\n"),
+    ] {
+        let read = x_and_y(Dataset::open(folder.write(name, text)).unwrap());
+        assert_eq!(read, (vec![1.5, 2.0, 4.5, 5.0], vec![3, 6]), "{name}");
+    }
+    let slashes = folder.write("slashes.csv", "1/2/3\n4/5/6\n");
+    assert!(failure(Dataset::open(&slashes)).contains("separated by something else than commas"));
     // A mark before the first word, as spreadsheets write it.
     let marked = folder.write("marked.csv", "\u{feff}label,x\n7,1.5\n8,2.5\n");
     assert_eq!(x_and_y(Dataset::open(&marked).unwrap()), (vec![1.5, 2.5], vec![7, 8]));
@@ -208,6 +216,20 @@ fn what_is_wrong_in_a_table_is_said_with_its_line_and_column() {
     let message = said("a,b,y\n\n1,\"2\n\",0\n3,nan,1\n");
     assert!(message.ends_with("t.csv: line 5, column 2 ('b'): 'nan' is no number (sample 1)"), "{message}");
     assert!(said("1,2,0\n3,,1\n").contains("line 2, column 2: the number is missing"));
+    // What no row can be is said before any is read; what a single row lacks is said when it is read.
+    let message = said("a,kind,y\n1,lo,0\n3,hi,1\n");
+    assert!(
+        message.contains("column 2 ('kind') holds 'lo', which is no number: name the columns"),
+        "{message}"
+    );
+    assert!(said("a,b,y\n?,2,0\n3,4,1\n").contains("line 2, column 1 ('a'): '?' is no number"));
+    for text in ["0,5;1;0\n0,25;2;1\n", "1;2;0,5\n3;4;0,25\n"] {
+        assert!(
+            said(text).contains("which has a decimal comma: write numbers with a point"),
+            "{}",
+            said(text)
+        );
+    }
     assert!(said("1,2,0\n3,4,\n").contains("line 2, column 3: the label is missing"));
     assert!(said("1,2,0\n3,1\n").contains("line 2: it has 2 columns where the first row has 3"));
     assert!(
