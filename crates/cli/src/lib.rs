@@ -156,9 +156,9 @@ enum Command {
 /// Why a command did not do what it was asked.
 pub(crate) struct Failure(pub(crate) String);
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
-        Failure(error.to_string())
+        Failure(format!("{error}{}", source::remedy(&error)))
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use plimsoll::data::Error as DataError;
 use plimsoll::internals::data::{FieldSpec, Fields, Images, Open, Shapes, Split};
 use plimsoll::keras::KerasModel;
 use plimsoll::nn::zoo;
 use plimsoll::prelude::*;
+use plimsoll::train::Error as TrainError;
 
 use crate::Failure;
 use crate::config::Config;
@@ -18,6 +20,19 @@ const HELD_BACK: u64 = 256;
 
 /// The text that comes with the program, for models of text that are tried without one.
 const TEXT: &[u8] = include_bytes!("../../../LICENSE-APACHE");
+
+/// What can be done about a sample that cannot be read, to put behind the error that says so; nothing behind others.
+pub fn remedy(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    if let Some(TrainError::Stopped { cause, .. } | TrainError::Lost { cause, .. }) = error.downcast_ref() {
+        return remedy(&**cause);
+    }
+    let of_training = match error.downcast_ref() {
+        Some(TrainError::Data(error)) => Some(error),
+        _ => None,
+    };
+    let is_of_a_sample = error.downcast_ref().or(of_training).is_some_and(DataError::is_of_a_sample);
+    if is_of_a_sample { " (--on-error skip leaves such samples out and counts them)" } else { "" }
+}
 
 /// Data for a run.
 pub struct Source {

@@ -154,7 +154,7 @@ pub(crate) fn heard(rank: usize, error: TrainError, folder: &Folder, command: &s
         TrainError::Run(RunError::Ranks(_)) => {
             Stop::Failed(format!("{error}; {}", last_checkpoint(folder, command)))
         }
-        _ => Stop::Failed(error.to_string()),
+        _ => error.into(),
     }
 }
 

@@ -101,6 +101,16 @@ impl Error {
         Error::Step { stage: String::new(), index: 0, what: what.into() }
     }
 
+    /// Whether it is about what a sample holds, so that [`OnError::Skip`](crate::OnError::Skip) would leave the sample out.
+    ///
+    /// ```
+    /// assert!(plimsoll_data::Error::refused("too dark").is_of_a_sample());
+    /// ```
+    pub fn is_of_a_sample(&self) -> bool {
+        use FileError::{Damaged, Unsupported};
+        matches!(self, Error::File(Damaged { .. } | Unsupported { .. }) | Error::Step { .. })
+    }
+
     /// The same error with the place where it happened, if it came from a user's step.
     pub(crate) fn in_stage(self, name: &str, at: u64) -> Error {
         match self {

@@ -57,6 +57,22 @@ fn training_pictures_are_changed_and_evaluation_is_not() {
 }
 
 #[test]
+fn a_sample_that_cannot_be_read_ends_a_run_with_what_to_do_about_it() {
+    let scratch = Scratch::new("unreadable");
+    let (table, out) = (scratch.path("table.csv"), scratch.path("run"));
+    let rows: String = (0..40).map(|at| format!("{};{}.5;{}\n", at % 7, at % 5, at % 2)).collect();
+    std::fs::write(&table, format!("{rows}3;four;1\n")).unwrap();
+    let words =
+        ["train", "mlp", "--data", &table, "--classes", "2", "--epochs", "1", "--out", &out, "--json"];
+    for ended in [refused(&words), refused(&["data", &table, "--json"])] {
+        assert!(ended.contains("line 41, column 2: 'four' is no number (sample 40)"), "{ended}");
+        assert!(ended.contains("--on-error skip leaves such samples out"), "{ended}");
+    }
+    let read = lines(&["data", &table, "--on-error", "skip", "--passes", "1", "--json"]).unwrap();
+    assert_eq!(read[0]["skipped"], 1, "{read:?}");
+}
+
+#[test]
 fn columns_are_read_by_name_and_classes_have_their_share() {
     let scratch = Scratch::new("columns");
     let table = scratch.path("people.csv");
