@@ -6,7 +6,7 @@ mod report;
 
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use plimsoll::data::{Dataset, FieldSpec};
 use plimsoll::formats::durable;
@@ -349,13 +349,13 @@ impl Args {
         let arena = self.memory.map(|limit| limit.get() as usize);
         let goal = Goal { quantize: how, arena };
         let path = self.file();
-        let is_planned = is_plan_file(&path.to_string_lossy());
-        // A plan file is made of a whole model, beside its place.
-        let path = if is_planned { path.with_extension("plim.tflite") } else { path };
-        let written = tflite::write_model(&path, name, *model, inputs, params, values, &goal)?;
-        let path = if is_planned { planned(&path, &self.file())? } else { path };
         let shown = path.display().to_string();
-        let file = std::fs::read(&path).map_err(|error| Failure(format!("{shown}: {error}")))?;
+        let failed = |error: &dyn std::fmt::Display| Failure(format!("{shown}: {error}"));
+        let (mut file, written) = tflite::model_bytes(name, *model, inputs, params, values, &goal)?;
+        if is_plan_file(&shown) {
+            file = plimsoll::lite::plan_file(&file).map_err(|error| failed(&error))?;
+        }
+        durable::write_file(&path, |out| out.write_all(&file)).map_err(|e: std::io::Error| failed(&e))?;
         // What is not run here was said with the arena.
         let accuracy = match (Runner::new(&shown, &file), &calibrated) {
             (Ok(mut runner), Some(_)) => Accuracy::of(whole, &mut runner)?,
@@ -398,19 +398,10 @@ impl Args {
     }
 }
 
-/// Makes a plan file of a model, which goes; the path of the plan file.
-fn planned(model: &Path, to: &Path) -> Result<PathBuf, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure(format!("{}: {error}", to.display()));
-    let file = std::fs::read(model).map_err(|e| failed(&e))?;
-    std::fs::remove_file(model).map_err(|e| failed(&e))?;
-    let planned = plimsoll::lite::plan_file(&file).map_err(|e| failed(&e))?;
-    durable::write_file(to, |out| out.write_all(&planned)).map_err(|e: std::io::Error| failed(&e))?;
-    Ok(to.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn args(ranges: &str, quantize: Option<Smaller>) -> Args {
         Args {

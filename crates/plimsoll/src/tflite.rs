@@ -2,6 +2,6 @@
 
 #[doc(inline)]
 pub use plimsoll_tflite::{
-    Calibration, Error, Goal, LiteModel, OpCode, Quantize, Range, Result, TensorError, Written, read, run,
-    run_watched, write_model,
+    Calibration, Error, Goal, LiteModel, OpCode, Quantize, Range, Result, TensorError, Written, model_bytes,
+    read, run, run_watched, write_model,
 };

@@ -30,7 +30,7 @@ mod shrink;
 mod export;
 
 pub use error::{Error, Result};
-pub use export::{Goal, Written, write_model};
+pub use export::{Goal, Written, model_bytes, write_model};
 pub use lite_model::{ElementType, LiteModel, LiteOp, LiteTensor, Quantization};
 pub use ops::OpCode;
 pub use options::{Fused, Options, Padding};

@@ -81,6 +81,22 @@ fn a_run_leaves_as_onnx_and_tflite_and_is_as_good_there() {
 }
 
 #[test]
+fn files_beside_what_is_written_are_left_alone() {
+    let (scratch, run, _) = ran("beside", "train demo --data digits --epochs 1 --batch 64");
+    let theirs = ["m.part", "m.plim.tflite", "m.tflite", "m.keras.part"].map(|name| scratch.path(name));
+    theirs.iter().for_each(|path| std::fs::write(path, "mine").unwrap());
+    let (keras, planned) = (scratch.path("m.keras"), scratch.path("m.plim"));
+    line(&["convert", &run, "--out", &keras, "--json"]);
+    line(&["export", &run, "--to", &planned, "--json"]);
+    for path in &theirs {
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "mine", "{path}");
+    }
+    let names = std::fs::read_dir(scratch.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains("unfinished")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn ranges_come_from_the_data_and_fewer_samples_than_asked_are_said() {
     let (scratch, run, _) = ran("door-ranges", "train mlp --data digits --epochs 1 --batch 64");
     let file = scratch.path("mlp.tflite");

@@ -42,6 +42,16 @@ pub fn write_file<T, E: From<io::Error>>(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<&File>) -> Result<T, E>,
 ) -> Result<T, E> {
+    write_checked(path, write, |_| Ok(()))
+}
+
+/// The same for a file that is read back by `check`, still under its temporary name, before it counts as written. What is neither a file nor a
+/// folder cannot be read back and is not checked.
+pub fn write_checked<T, E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<&File>) -> Result<T, E>,
+    check: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<T, E> {
     match fs::metadata(path) {
         Ok(meta) if meta.is_dir() => {
             let why = "there is a folder of that name; name a file";
@@ -63,6 +73,7 @@ pub fn write_file<T, E: From<io::Error>>(
     out.flush()?;
     drop(out);
     file.sync_all()?;
+    check(temporary.path())?;
     temporary.rename_to(path)?;
     sync_dir(parent(path))?;
     Ok(value)

@@ -30,6 +30,7 @@ mod bytes;
 mod calls;
 mod config;
 mod error;
+mod first_failure;
 mod hdf5;
 mod hdf5_links;
 mod hdf5_types;
@@ -44,7 +45,7 @@ pub use calls::{Argument, Call, Port, TensorRef};
 pub use config::{Layer, Model, Policy};
 pub use error::{Error, Reason};
 pub use live::Values;
-pub use write::{Contents, write_keras, write_weights};
+pub use write::{Contents, write_keras, write_keras_checked, write_weights};
 
 use crate::Element;
 use bytes::{Bytes, ReadSeek};

@@ -3,6 +3,7 @@
 //! The variables' bytes are asked for one variable at a time and go straight to the file.
 
 use super::archive::{CONFIG, METADATA, WEIGHTS};
+use super::first_failure::FirstFailure;
 use super::hdf5_types::Text;
 use super::hdf5_write::Attributes;
 use super::{Error, KerasFile, Kind, Layer, Reason, Variable, hdf5_write};
@@ -77,6 +78,27 @@ pub fn write_keras(
         .map_err(|e| e.of(&path.display().to_string()))
 }
 
+/// The same for an archive that is read back by `check`, still under a temporary name, before it counts as written.
+pub fn write_keras_checked<E: From<Error>>(
+    path: &Path,
+    contents: &Contents,
+    mut fill: impl FnMut(&Variable, &mut dyn Write) -> io::Result<()>,
+    check: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut refused = None;
+    let checked = |written: &Path| {
+        check(written).map_err(|why| {
+            refused = Some(why);
+            Reason::Io(io::Error::other("it is not what was written"))
+        })
+    };
+    let done = durable::write_checked(path, |out| archive(out, contents, &mut fill), checked);
+    match refused {
+        Some(why) => Err(why),
+        None => done.map_err(|why| why.of(&path.display().to_string()).into()),
+    }
+}
+
 /// Writes a `.weights.h5` file, whole or not at all; see [`write_keras`].
 pub fn write_weights(
     path: &Path,
@@ -91,7 +113,8 @@ pub fn write_weights(
 type Fill<'a> = &'a mut dyn FnMut(&Variable, &mut dyn Write) -> io::Result<()>;
 
 fn archive(out: &mut (impl Write + Seek), contents: &Contents, fill: Fill) -> Result<(), Reason> {
-    let mut zip = ZipWriter::new(out);
+    // An archive that is dropped is ended, and a failure of that is printed, though the first one has been told.
+    let mut zip = ZipWriter::new(FirstFailure::new(out));
     // Stored, so that readers can map the weights; with room for sizes over 4 GiB where they may be needed.
     let large = contents.variables.iter().fold(0u64, |sum, v| sum.saturating_add(v.bytes as u64)) > 1 << 31;
     let options =

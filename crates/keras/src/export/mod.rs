@@ -9,10 +9,11 @@ mod layers;
 mod ops;
 mod source;
 
+use std::io::{Error as IoError, Write};
 use std::path::Path;
 
 use plimsoll_formats::Element;
-use plimsoll_formats::keras::{self, Contents, Variable, write_keras};
+use plimsoll_formats::keras::{Contents, Variable, write_keras_checked};
 use plimsoll_graph::{DType, Shape, Type};
 use plimsoll_nn::blocks::read_back::{self, Alike};
 use plimsoll_nn::{Description, Model, Net, Param};
@@ -70,35 +71,25 @@ pub fn write_model(
     values.check_used(weights.iter().map(|(_, weight)| &weight.source))?;
     let variables: Vec<Variable> =
         weights.iter().filter_map(|(path, weight)| Variable::new(path, element, &weight.shape)).collect();
-    let part = path.as_ref().with_extension("part");
     let labels = Default::default();
     let whole = Contents { config: &config, metadata: &metadata, variables: &variables, labels: &labels };
-    let checked = write_keras(&part, &whole, |variable, out| {
+    let fill = |variable: &Variable, out: &mut dyn Write| {
         let weight = weights.iter().find(|(path, _)| *path == variable.path).map(|(_, weight)| weight);
-        let weight = weight.ok_or_else(|| std::io::Error::other("an unknown variable"))?;
-        let data = values.get(&weight.source).map_err(std::io::Error::other)?;
+        let weight = weight.ok_or_else(|| IoError::other("an unknown variable"))?;
+        let data = values.get(&weight.source).map_err(IoError::other)?;
         let bytes = bind::to_bytes(variable.element, &data).unwrap_or_default();
         if bytes.len() != variable.bytes {
             let (path, found) = (&variable.path, data.len());
-            return Err(std::io::Error::other(format!(
+            return Err(IoError::other(format!(
                 "{path} has the shape {:?}, not {found} elements",
                 variable.shape
             )));
         }
         out.write_all(&bytes)
+    };
+    write_keras_checked(path.as_ref(), &whole, fill, |written| {
+        check(written, name, model, &batched(BATCHES[1]), &values)
     })
-    .map_err(Error::from)
-    .and_then(|()| check(&part, name, model, &batched(BATCHES[1]), &values))
-    .and_then(|()| {
-        let path = path.as_ref();
-        let refused = |why| keras::Error { file: path.display().to_string(), reason: keras::Reason::Io(why) };
-        std::fs::rename(&part, path).map_err(|why| refused(why).into())
-    });
-    if checked.is_err() {
-        // What is wrong with the file matters more than whether it could be removed.
-        std::fs::remove_file(&part).ok();
-    }
-    checked
 }
 
 fn of_batch(ty: &Type, n: usize) -> Type {

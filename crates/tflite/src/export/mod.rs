@@ -92,6 +92,37 @@ pub fn write_model(
     values: &[Tensor],
     goal: &Goal,
 ) -> Result<Written> {
+    let (bytes, written) = model_bytes(name, model, inputs, params, values, goal)?;
+    let file = path.as_ref();
+    durable::write_file(file, |out| out.write_all(&bytes)).map_err(|why| FileError::io(file, why))?;
+    Ok(written)
+}
+
+/// What [`write_model`] would write, read back and compared, and what is to say of it.
+///
+/// ```
+/// use plimsoll_nn::{Model, Net, zoo};
+/// use plimsoll_tflite::{Goal, model_bytes};
+///
+/// let model = zoo::find("mlp").ok_or("there is an mlp")?.sized(|size| size.image = 8);
+/// let params = Net::discover(&[model.input(1)], &model)?;
+/// let values = params.iter().map(|p| p.init.draw(&p.name, &p.ty, 1)).collect::<Result<Vec<_>, _>>()?;
+/// let inputs = [("image".into(), model.input(1))];
+/// let (bytes, written) = model_bytes("mlp", &model, &inputs, &params, &values, &Goal::default())?;
+/// assert_eq!((bytes.len(), &bytes[4..8]), (written.bytes, &b"TFL3"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Those of [`write_model`] but for writing the file.
+pub fn model_bytes(
+    name: &str,
+    model: &(impl Model + ?Sized),
+    inputs: &[(String, Type)],
+    params: &[Param],
+    values: &[Tensor],
+    goal: &Goal,
+) -> Result<(Vec<u8>, Written)> {
     let how = &goal.quantize;
     let types: Vec<Type> = inputs.iter().map(|(_, ty)| ty.clone()).collect();
     let traced = Predicting::new(model, &types, params)?;
@@ -137,8 +168,7 @@ pub fn write_model(
         Quantize::Int8(calibration) => tensor_errors(&made, &back, &calibration.samples)?,
         _ => Vec::new(),
     };
-    let file = path.as_ref();
-    durable::write_file(file, |out| out.write_all(&bytes)).map_err(|why| FileError::io(file, why))?;
     let (ops, in_parts, floats) = (back.ops.len(), shrunk.in_parts, quantized.floats);
-    Ok(Written { bytes: bytes.len(), ops, arena, in_parts, distance, floats, errors })
+    let written = Written { bytes: bytes.len(), ops, arena, in_parts, distance, floats, errors };
+    Ok((bytes, written))
 }
