@@ -2,15 +2,19 @@
 
 use std::io::{self, Seek, SeekFrom, Write};
 
-/// A stream of which only the first failure is told: whoever heard of it knows that the rest is lost.
+/// A stream of which only the first failure is told: whoever heard of it knows that the rest is lost. Places are counted on, since whoever writes may hold
+/// them against each other.
 pub(super) struct FirstFailure<W> {
     out: W,
+    at: u64,
+    end: u64,
     has_failed: bool,
 }
 
 impl<W> FirstFailure<W> {
+    /// Around a stream that is at its beginning.
     pub(super) fn new(out: W) -> FirstFailure<W> {
-        FirstFailure { out, has_failed: false }
+        FirstFailure { out, at: 0, end: 0, has_failed: false }
     }
 
     fn told<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
@@ -22,29 +26,31 @@ impl<W> FirstFailure<W> {
 
 impl<W: Write> Write for FirstFailure<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.has_failed {
-            return Ok(bytes.len());
-        }
-        let done = self.out.write(bytes);
-        self.told(done)
+        let done = if self.has_failed { Ok(bytes.len()) } else { self.out.write(bytes) };
+        // A stream without room for a byte more has failed, too.
+        self.has_failed |= matches!(done, Ok(0)) && !bytes.is_empty();
+        let count = self.told(done)?;
+        self.at += count as u64;
+        self.end = self.end.max(self.at);
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.has_failed {
-            return Ok(());
-        }
-        let done = self.out.flush();
+        let done = if self.has_failed { Ok(()) } else { self.out.flush() };
         self.told(done)
     }
 }
 
 impl<W: Seek> Seek for FirstFailure<W> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        if self.has_failed {
-            return Ok(0);
-        }
-        let done = self.out.seek(to);
-        self.told(done)
+        let done = match to {
+            _ if !self.has_failed => self.out.seek(to),
+            SeekFrom::Start(at) => Ok(at),
+            SeekFrom::Current(by) => Ok(self.at.saturating_add_signed(by)),
+            SeekFrom::End(by) => Ok(self.end.saturating_add_signed(by)),
+        };
+        self.at = self.told(done)?;
+        Ok(self.at)
     }
 }
 
@@ -58,9 +64,9 @@ mod tests {
         let mut out = FirstFailure::new(io::Cursor::new(&mut room[..]));
         assert_eq!(out.write(b"ab").unwrap(), 2);
         assert_eq!(out.write_all(b"cd").unwrap_err().kind(), io::ErrorKind::WriteZero);
-        assert!(out.seek(SeekFrom::Current(-9)).is_err());
-        assert_eq!(out.write(b"ef").unwrap(), 2);
-        assert!(out.flush().is_ok() && out.seek(SeekFrom::Current(-9)).is_ok());
+        assert_eq!((out.write(b"ef").unwrap(), out.stream_position().unwrap()), (2, 5));
+        assert_eq!((out.seek(SeekFrom::Start(1)).unwrap(), out.seek(SeekFrom::End(-1)).unwrap()), (1, 4));
+        assert!(out.flush().is_ok());
         assert_eq!(&room, b"abc");
     }
 }

@@ -185,3 +185,28 @@ impl<W: Write> Write for Exact<'_, W> {
         self.out.flush()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Element;
+    use std::io::Cursor;
+
+    #[test]
+    fn a_disk_that_is_full_at_any_byte_is_an_error_and_no_more() {
+        let variables: Vec<Variable> =
+            Variable::new("layers/dense/vars/0", Element::F32, &[2]).into_iter().collect();
+        let labels = BTreeMap::new();
+        let contents = Contents { config: "{}", metadata: "{}", variables: &variables, labels: &labels };
+        let mut fill = |variable: &Variable, out: &mut dyn Write| out.write_all(&vec![1; variable.bytes]);
+        let mut whole = Cursor::new(Vec::new());
+        archive(&mut whole, &contents, &mut fill).unwrap();
+        let size = whole.into_inner().len();
+        let mut disk = vec![0; size];
+        for room in 0..size {
+            let full = archive(&mut Cursor::new(&mut disk[..room]), &contents, &mut fill);
+            assert!(full.is_err(), "{room} of {size} bytes");
+        }
+        archive(&mut Cursor::new(&mut disk[..]), &contents, &mut fill).unwrap();
+    }
+}
