@@ -2,10 +2,11 @@
 """What eight bits cost in accuracy: models are trained, exported in float32 and in int8, and both files are evaluated on all held-back samples.
 
     cargo build --release
-    python benches/int8_accuracy.py [--fashion /usr/share/datasets/fashion-mnist] [--out table.md] [--most 0.5] [ROW ...]
+    python benches/int8_accuracy.py [--fashion /usr/share/datasets/fashion-mnist] [--out table.md] [--most 0.5] [--seeds 5] [ROW ...]
 
-A row is a model on `digits`, which is part of the program, or on Fashion-MNIST in IDX files (Debian's package `dataset-fashion-mnist`). The 297 held-back samples of
-`digits` are few, so that models of several `--seeds` are judged there together. Ranges are found on 128 held-back samples, as the command does by itself; weights do not depend on them. A row misses its mark, and is starred, where int8 is more than `--most` points below
+A row is a model on `digits`, which is part of the program, or on Fashion-MNIST in IDX files (Debian's package `dataset-fashion-mnist`). The 297
+held-back samples of `digits` are few, so that models of several `--seeds` are judged there together. Ranges are found on 128 held-back samples, as
+the command does by itself; weights do not depend on them. A row misses its mark, and is starred, where int8 is more than `--most` points below
 float32. *compressed* is the int8 file after gzip -9: pruned weights are zeros. The status is the number of rows that miss.
 """
 
