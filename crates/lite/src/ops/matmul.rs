@@ -1,9 +1,10 @@
 //! BATCH_MATMUL: matrices times matrices that are both computed.
 
-use super::Call;
 use super::conv::dot;
+use super::layer::Work;
 use super::moves::Places;
 use super::products::{Kernel, Products, Sum};
+use super::{Call, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
 use crate::quant::{Rounding, Scale};
@@ -22,12 +23,28 @@ pub struct Matmul {
 
 /// Bytes by bytes: the zero points of operands and result, and by what a sum is multiplied.
 #[derive(Debug)]
-struct BytePairs {
-    zeros: [i32; 3],
-    scale: Scale,
+pub struct BytePairs {
+    pub zeros: [i32; 3],
+    pub scale: Scale,
     /// Where sums are made bytes of in floats: XNNPACK takes matrices whose zero is the byte zero, and rounds halves to even; all others LiteRT
     /// computes in its own kernels, which round halves away from zero.
-    floats: Option<(f32, Rounding)>,
+    pub floats: Option<(f32, Rounding)>,
+}
+
+/// One matrix times another, as fast kernels are told of it: where they begin, and how many numbers lie between what is next to each other.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub struct Pair<'r> {
+    pub rows: usize,
+    pub columns: usize,
+    pub deep: usize,
+    pub x: &'r [u8],
+    /// Between rows of the first, whose numbers are neighbours.
+    pub row_x: usize,
+    pub y: &'r [u8],
+    /// Between what is summed of the second, and between its columns.
+    pub step_y: usize,
+    pub across: usize,
+    pub bytes: Option<&'r BytePairs>,
 }
 
 /// Floats by floats.
@@ -79,13 +96,61 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Matmul> {
 }
 
 /// Computes a BATCH_MATMUL.
-#[inline(always)]
 pub fn run(matmul: &Matmul, out: &mut [u8], x: &[u8], y: &[u8]) -> Result<()> {
-    match &matmul.bytes {
-        None => Kernel::run(matmul, &FloatPairs, chunks::<4>(x), chunks::<4>(y), chunks_mut::<4>(out)),
-        Some(pairs) => Kernel::run(matmul, pairs, x, y, out),
+    if !matmul.run_fast(out, x, y) {
+        fast::widest(Plain { matmul, out, x, y });
     }
     Ok(())
+}
+
+/// All matrices, by loops that the compiler turns into vector instructions by itself.
+struct Plain<'r> {
+    matmul: &'r Matmul,
+    out: &'r mut [u8],
+    x: &'r [u8],
+    y: &'r [u8],
+}
+
+impl Work for Plain<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { matmul, out, x, y } = self;
+        match &matmul.bytes {
+            None => Kernel::run(matmul, &FloatPairs, chunks::<4>(x), chunks::<4>(y), chunks_mut::<4>(out)),
+            Some(pairs) => Kernel::run(matmul, pairs, x, y, out),
+        }
+    }
+}
+
+impl Matmul {
+    /// Computes matrix by matrix, if there are kernels for them; answers whether it did. All lie in the same way, so that the first one decides.
+    fn run_fast(&self, out: &mut [u8], x: &[u8], y: &[u8]) -> bool {
+        let width = if self.bytes.is_some() { 1 } else { 4 };
+        let [rows, columns] = [self.dims[ROW], self.dims[COLUMN]];
+        if self.steps[0] != 1 {
+            return false;
+        }
+        let mut matrices = self.dims;
+        (matrices[ROW], matrices[COLUMN]) = (1, 1);
+        let mut places = Places::new(&matrices, [&self.strides[0], &self.strides[1]]);
+        out.chunks_exact_mut((rows * columns * width).max(1)).all(|out| {
+            let [at_x, at_y] = places.next();
+            let pair = Pair {
+                rows,
+                columns,
+                deep: self.deep,
+                x: &x[at_x * width..],
+                row_x: self.strides[0][ROW] as usize,
+                y: &y[at_y * width..],
+                step_y: self.steps[1],
+                across: self.strides[1][COLUMN] as usize,
+                bytes: self.bytes.as_ref(),
+            };
+            fast::run_pair(&pair, out)
+        })
+    }
 }
 
 impl Kernel for Matmul {

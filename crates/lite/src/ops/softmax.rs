@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::math;
 use crate::model::Operand;
 use crate::quant::Affine;
+use crate::quick;
 use crate::schema::{Code, Type};
 
 /// A softmax.
@@ -54,7 +55,7 @@ pub fn run(softmax: &Softmax, store: &Store, out: &mut [u8], x: Operand<'_>) -> 
     match softmax.bytes {
         None => {
             for row in chunks_mut::<4>(out).chunks_exact_mut(softmax.length) {
-                let most = row.iter().fold(f32::NEG_INFINITY, |most, x| f(*x).max(most));
+                let most = quick::largest(row);
                 if softmax.log {
                     let sum: f32 = row.iter().map(|x| math::exp(f(*x) - most)).sum();
                     let sum = math::ln(sum);
@@ -64,11 +65,11 @@ pub fn run(softmax: &Softmax, store: &Store, out: &mut [u8], x: Operand<'_>) -> 
                     continue;
                 }
                 for x in row.iter_mut() {
-                    *x = math::exp((f(*x) - most) * softmax.beta).to_le_bytes();
+                    *x = quick::exp((f(*x) - most) * softmax.beta).to_le_bytes();
                 }
-                let sum: f32 = row.iter().map(|x| f(*x)).sum();
+                let by = 1.0 / quick::sum(row);
                 for x in row.iter_mut() {
-                    *x = (f(*x) / sum).to_le_bytes();
+                    *x = (f(*x) * by).to_le_bytes();
                 }
             }
         }

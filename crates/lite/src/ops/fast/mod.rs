@@ -10,6 +10,7 @@ mod cpu;
 mod depthwise;
 mod lanes;
 mod narrow;
+mod pairs;
 mod panels;
 mod rows;
 #[cfg(all(test, feature = "std"))]
@@ -18,6 +19,7 @@ mod tiles;
 
 pub use cpu::widest;
 pub use depthwise::run_depthwise;
+pub use pairs::run_pair;
 pub use panels::{Packed, pack, pack_depthwise};
 
 use cpu::Level;

@@ -167,7 +167,7 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
 /// # Safety
 /// So many bytes are there.
 #[inline(always)]
-unsafe fn last(from: *const u8, count: usize) -> i32 {
+pub unsafe fn last(from: *const u8, count: usize) -> i32 {
     // SAFETY: as the caller promises.
     let byte = |at: usize| if at < count { i32::from(unsafe { from.add(at).read() }) << (8 * at) } else { 0 };
     byte(0) | byte(1) | byte(2)
