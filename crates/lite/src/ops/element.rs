@@ -1,6 +1,6 @@
 //! Functions of one element: floats by formula, bytes by a table that is made when a model is loaded.
 
-use super::{Call, Kind, Store};
+use super::{Call, Kind, Store, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::{Error, Result};
 use crate::math;
@@ -200,7 +200,7 @@ pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
 /// Computes a function of bytes.
 pub fn run_table(table: &[u8; 256], out: &mut [u8], x: Operand<'_>) -> Result<()> {
     bring(out, x)?;
-    out.iter_mut().for_each(|byte| *byte = table[*byte as usize]);
+    fast::lookup(table, out);
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod amx;
 mod cpu;
 mod depthwise;
 mod lanes;
+mod lookup;
 mod narrow;
 mod pairs;
 mod panels;
@@ -19,6 +20,7 @@ mod tiles;
 
 pub use cpu::widest;
 pub use depthwise::run_depthwise;
+pub use lookup::lookup;
 pub use pairs::run_pair;
 pub use panels::{Packed, pack, pack_depthwise};
 
@@ -74,6 +76,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 taps: packed.taps,
                 deep: packed.deep,
                 panel: zeros,
+                head: zeros,
                 panel_bytes,
                 out: out.as_mut_ptr(),
                 channels: packed.channels,
@@ -92,6 +95,9 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                     let (kernel, taken) = choose(&kernels, count, panels.end - panel);
                     let at = panel * LANES * width;
                     tile.panel = packed.from(store, panel).as_ptr().cast();
+                    if width == 1 {
+                        tile.head = packed.heads(store, panel).as_ptr().cast();
+                    }
                     tile.out = out.as_mut_ptr().add(at);
                     tile.left = packed.channels - panel * LANES;
                     kernel(&tile);
