@@ -6,6 +6,7 @@
 //! results. Kernels are written once over sixteen lanes (`lanes.rs`). Whole numbers are the same in all of them.
 
 mod amx;
+mod byte_pairs;
 mod cpu;
 mod depthwise;
 mod lanes;
@@ -62,7 +63,9 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
     let mut rows = [[zeros; TILE]; TAPS];
     let panel_bytes = packed.panel * 64;
     let step = (NEAR / panel_bytes).next_multiple_of(4);
-    for first in (0..packed.panels()).step_by(step) {
+    let blocks = packed.panels().div_ceil(step);
+    for block in 0..blocks {
+        let first = if packed.back { blocks - 1 - block } else { block } * step;
         let panels = first..(first + step).min(packed.panels());
         let mut walk = Walk::new(window, x, width, zeros, pixels)
             .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
@@ -90,9 +93,10 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
             // SAFETY: the processor has the level's instructions. The walk gives pointers to `deep` numbers for each of `count` pixels,
             // all panels have been packed, and `out` has `count` rows of `channels`, of which a kernel writes those that are left.
             unsafe {
-                let mut panel = panels.start;
-                while panel < panels.end {
-                    let (kernel, taken) = choose(&kernels, count, panels.end - panel);
+                let mut left = panels.len();
+                while left > 0 {
+                    let (kernel, taken) = choose(&kernels, count, left);
+                    let panel = if packed.back { panels.start + left - taken } else { panels.end - left };
                     let at = panel * LANES * width;
                     tile.panel = packed.from(store, panel).as_ptr().cast();
                     if width == 1 {
@@ -101,7 +105,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                     tile.out = out.as_mut_ptr().add(at);
                     tile.left = packed.channels - panel * LANES;
                     kernel(&tile);
-                    panel += taken;
+                    left -= taken;
                 }
             }
             pixel += count;

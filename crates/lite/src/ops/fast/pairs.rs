@@ -3,44 +3,44 @@
 
 use core::array::from_fn;
 
+use super::byte_pairs;
 use super::cpu::Level;
 use super::lanes::{LANES, Lanes, Wide};
 use super::narrow::Narrow;
-use crate::bytes::{b, s};
 use crate::ops::matmul::{BytePairs, Pair};
 
 /// Rows of a tile, at most.
-const ROWS: usize = 12;
+pub const ROWS: usize = 12;
 
 /// Panels of sixteen columns that are multiplied at once, at most.
-const PANELS: usize = 2;
+pub const PANELS: usize = 2;
 
 /// How many lines of sixteen columns are brought together: as many bytes as stay in the first cache beside what is multiplied with them.
-const LINES: usize = 512;
+pub const LINES: usize = 512;
 
 /// With fewer rows it takes longer to bring columns together than to multiply them where they lie.
 const LEAST: usize = 4;
 
 #[repr(C, align(64))]
-struct Columns([u8; 64 * LINES]);
+pub struct Columns(pub [u8; 64 * LINES]);
 
 /// Some rows times some panels.
-struct Tile {
-    rows: [*const u8; ROWS],
+pub struct Tile {
+    pub rows: [*const u8; ROWS],
     /// How many of the rows there are: the others are read and not written.
-    count: usize,
+    pub count: usize,
     /// Lines of a panel.
-    lines: usize,
-    columns: *const u8,
-    out: *mut u8,
+    pub lines: usize,
+    pub columns: *const u8,
+    pub out: *mut u8,
     /// How many numbers lie between rows of the result.
-    row: usize,
+    pub row: usize,
     /// How many columns are left.
-    left: usize,
+    pub left: usize,
     /// Whether results are added to what is there.
-    more: bool,
+    pub more: bool,
     /// Numbers of a row of bytes that are no whole line.
-    rest: usize,
+    pub rest: usize,
 }
 
 /// Computes the product, if the matrices lie in a way that there are kernels for; answers whether it did.
@@ -91,7 +91,7 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         unsafe fn $bytes(pair: &Pair<'_>, bytes: &BytePairs, out: &mut [u8]) {
             // SAFETY: as the caller promises.
-            unsafe { whole::<$lanes, $panels>(pair, bytes, out) }
+            unsafe { byte_pairs::product::<$lanes, $panels>(pair, bytes, out) }
         }
     };
 }
@@ -101,7 +101,7 @@ kernels!(Narrow<true>, "avx2,fma,avxvnni", 1, _floats_narrow_vnni, bytes_narrow_
 kernels!(Narrow<false>, "avx2,fma", 1, floats_narrow, bytes_narrow);
 
 /// The rows of a tile from one on; the last one again where there are no more.
-fn rows(pair: &Pair<'_>, row: usize, width: usize, skip: usize) -> [*const u8; ROWS] {
+pub fn rows(pair: &Pair<'_>, row: usize, width: usize, skip: usize) -> [*const u8; ROWS] {
     from_fn(|p| pair.x.as_ptr().wrapping_add(((row + p).min(pair.rows - 1) * pair.row_x + skip) * width))
 }
 
@@ -214,7 +214,7 @@ unsafe fn product<V: Lanes, const P: usize, const N: usize>(tile: &Tile) -> usiz
 /// # Safety
 /// The processor has the instructions, so many bytes of each column are there, and there is room for the lines.
 #[inline(always)]
-unsafe fn turn<V: Lanes>(from: *const u8, across: usize, left: usize, bytes: usize, to: *mut u8) {
+pub unsafe fn turn<V: Lanes>(from: *const u8, across: usize, left: usize, bytes: usize, to: *mut u8) {
     // SAFETY: as the caller promises; the last column is read again where there are no more.
     unsafe {
         let columns: [*const u8; LANES] = from_fn(|lane| from.add(lane.min(left - 1) * across));
@@ -233,156 +233,4 @@ unsafe fn turn<V: Lanes>(from: *const u8, across: usize, left: usize, bytes: usi
             }
         }
     }
-}
-
-/// # Safety
-/// The processor has the instructions, and the matrices are there.
-#[inline(always)]
-unsafe fn whole<V: Lanes, const N: usize>(pair: &Pair<'_>, bytes: &BytePairs, out: &mut [u8]) {
-    let mut columns = Columns([0; 64 * LINES]);
-    let to = columns.0.as_mut_ptr();
-    let (lines, rest) = (pair.deep.div_ceil(4), pair.deep % 4);
-    let [zero_x, zero_y, _] = bytes.zeros;
-    // Panels of more lines are taken one by one.
-    let most = N.min(LINES / lines);
-    for column in (0..pair.columns).step_by(most * LANES) {
-        let left = pair.columns - column;
-        let panels = left.div_ceil(LANES).min(most);
-        let mut starts = [0i32; PANELS * LANES];
-        for panel in 0..panels {
-            let at = column + panel * LANES;
-            let from = pair.y.as_ptr().wrapping_add(at * pair.across);
-            // SAFETY: as the caller promises; so many lines are within `columns`.
-            unsafe {
-                let to = to.add(panel * lines * 64);
-                if pair.across == 1 {
-                    interleave::<V>(pair, from, left - panel * LANES, to);
-                } else {
-                    turn::<V>(from, pair.across, left - panel * LANES, pair.deep, to);
-                }
-                let mut sums = V::all_whole(0);
-                for line in 0..lines {
-                    sums = V::plus_four(sums, V::all_whole(0x0101_0101), V::whole(to.add(64 * line)));
-                }
-                V::put_whole(starts.as_mut_ptr().add(panel * LANES), sums);
-            }
-        }
-        // Rows are made unsigned, 128 more than they are; a product of bytes less zero points is that of the bytes and these.
-        let all = (zero_x * zero_y).wrapping_mul(pair.deep as i32);
-        for start in &mut starts {
-            *start = all.wrapping_sub(start.wrapping_mul(128 + zero_x));
-        }
-        let mut row = 0;
-        while row < pair.rows {
-            let count = ROWS.min(pair.rows - row);
-            let tile = Tile {
-                rows: rows(pair, row, 1, 0),
-                count,
-                lines,
-                columns: to,
-                out: out.as_mut_ptr().wrapping_add(row * pair.columns + column),
-                row: pair.columns,
-                left,
-                more: false,
-                rest,
-            };
-            // SAFETY: as the caller promises; lines of so many panels lie in `columns`.
-            row += unsafe {
-                match (N == 2 && panels == 2, N == 2 && count > 4) {
-                    (true, true) => product_of_bytes::<V, ROWS, 2>(&tile, bytes, zero_y, &starts),
-                    (true, false) => product_of_bytes::<V, 4, 2>(&tile, bytes, zero_y, &starts),
-                    (false, true) => product_of_bytes::<V, ROWS, 1>(&tile, bytes, zero_y, &starts),
-                    (false, false) => product_of_bytes::<V, 4, 1>(&tile, bytes, zero_y, &starts),
-                }
-            };
-        }
-    }
-}
-
-/// Sixteen neighbouring columns, of which `left` are there, as lines of four bytes of each.
-///
-/// # Safety
-/// The processor has the instructions, the columns are there, and there is room for the lines.
-#[inline(always)]
-unsafe fn interleave<V: Lanes>(pair: &Pair<'_>, from: *const u8, left: usize, to: *mut u8) {
-    let nothing = [0u8; LANES];
-    for line in 0..pair.deep.div_ceil(4) {
-        let rows = from_fn(|k| match 4 * line + k {
-            k if k < pair.deep => from.wrapping_add(k * pair.step_y),
-            _ => nothing.as_ptr(),
-        });
-        // SAFETY: as the caller promises.
-        unsafe { V::put_whole(to.add(64 * line).cast(), V::interleave(rows, left)) };
-    }
-}
-
-/// Computes a tile of bytes; answers how many rows it took.
-///
-/// # Safety
-/// The processor has the instructions, the rows have as many bytes as the panels have lines of four, and the result has room.
-#[inline(always)]
-unsafe fn product_of_bytes<V: Lanes, const P: usize, const N: usize>(
-    tile: &Tile,
-    bytes: &BytePairs,
-    zero_y: i32,
-    starts: &[i32; PANELS * LANES],
-) -> usize {
-    let mut done = [[0i32; PANELS * LANES]; P];
-    let mut ends = [0i32; P];
-    // SAFETY: as the caller promises.
-    unsafe {
-        let start: [V::Whole; N] = from_fn(|n| V::whole(starts.as_ptr().add(n * LANES).cast()));
-        let mut sums = [start; P];
-        let rows: [*const u8; P] = from_fn(|p| tile.rows[p]);
-        let signs = V::whole(super::tiles::SIGNS.as_ptr());
-        macro_rules! step {
-            ($k:ident, |$p:ident| $four:expr) => {
-                let y: [V::Whole; N] = from_fn(|n| V::whole(tile.columns.add(64 * (n * tile.lines + $k))));
-                for $p in 0..P {
-                    let x = V::xor(V::all_whole($four), signs);
-                    for n in 0..N {
-                        sums[$p][n] = V::plus_four(sums[$p][n], x, y[n]);
-                    }
-                }
-            };
-        }
-        let whole = tile.lines - usize::from(tile.rest > 0);
-        for k in 0..whole {
-            step!(k, |p| rows[p].cast::<i32>().add(k).read_unaligned());
-        }
-        if tile.rest > 0 {
-            step!(whole, |p| super::tiles::last(rows[p].add(4 * whole), tile.rest));
-        }
-        for p in 0..P {
-            for n in 0..N {
-                V::put_whole(done[p].as_mut_ptr().add(n * LANES), sums[p][n]);
-            }
-        }
-        if zero_y != 0 {
-            for p in 0..P {
-                let row = core::slice::from_raw_parts(rows[p], 4 * whole + tile.rest);
-                ends[p] = row.iter().fold(0i32, |sum, x| sum.wrapping_add(s(*x))).wrapping_mul(zero_y);
-            }
-        }
-        for p in 0..P.min(tile.count) {
-            let to = tile.out.add(p * tile.row);
-            let out = core::slice::from_raw_parts_mut(to, tile.left.min(N * LANES));
-            let mut made = [0u8; PANELS * LANES];
-            match bytes.floats {
-                Some((scale, rounding)) => {
-                    for (made, sum) in made[..N * LANES].iter_mut().zip(&done[p]) {
-                        *made = rounding.byte(sum.wrapping_sub(ends[p]) as f32 * scale);
-                    }
-                }
-                None => {
-                    for (made, sum) in made[..N * LANES].iter_mut().zip(&done[p]) {
-                        let sum = bytes.scale.apply(sum.wrapping_sub(ends[p]));
-                        *made = b(sum.saturating_add(bytes.zeros[2]).clamp(-128, 127));
-                    }
-                }
-            }
-            out.copy_from_slice(&made[..out.len()]);
-        }
-    }
-    P
 }

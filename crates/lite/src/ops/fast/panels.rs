@@ -26,6 +26,9 @@ pub struct Packed {
     zeros: usize,
     /// Lines of a panel.
     pub panel: usize,
+    /// Whether panels are gone through from the last to the first: so does every other operator that reads the same ones, to begin with what the
+    /// one before left in the caches.
+    pub back: bool,
     /// Whether it is for tiles, which take operands as they are: signed.
     pub tiles: bool,
 }
@@ -85,7 +88,20 @@ impl Plan<'_> {
     ) -> Option<Packed> {
         let pack = self.keep(store, [zeros, panel, self.behind], zero, self.bias, self.scales, write)?;
         let Self { level, taps, deep, channels, tiles, .. } = *self;
-        Some(Packed { taps, deep, channels, level, pack, first: zeros, heads: pack, zeros, panel, tiles })
+        let back = store.readers(pack).is_multiple_of(2);
+        Some(Packed {
+            taps,
+            deep,
+            channels,
+            level,
+            pack,
+            first: zeros,
+            heads: pack,
+            zeros,
+            panel,
+            back,
+            tiles,
+        })
     }
 
     /// A pack of lines of zeros, panels of so many lines and lines behind, if the store's bounds allow; one that is there, if it was made of the same.
@@ -100,7 +116,8 @@ impl Plan<'_> {
     ) -> Option<usize> {
         let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + behind)?;
         let addresses = [self.data, bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
-        let source = Source { addresses, lines: [zeros, panel, count, self.taps, self.deep], zero, scales };
+        let lines = [zeros, panel, count, self.taps, self.deep];
+        let source = Source { addresses, lines, zero, scales, readers: 1 };
         if let Some(pack) = store.same_pack(&source, self.channels) {
             return Some(pack);
         }
@@ -238,7 +255,8 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
                 },
             )?;
             let (level, tiles) = (plan.level, plan.tiles);
-            Some(Packed { taps, deep, channels, level, pack, first: 0, heads, zeros, panel, tiles })
+            let back = store.readers(pack).is_multiple_of(2);
+            Some(Packed { taps, deep, channels, level, pack, first: 0, heads, zeros, panel, back, tiles })
         }
     }
 }

@@ -128,15 +128,18 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             |kept: &mut Store| if is_depthwise { pack_depthwise(kept, &what) } else { pack(kept, &what) };
         let packed = once(&mut kept).expect("weights can be packed");
         let bytes = kept.packed_bytes();
-        once(&mut kept).expect("weights can be packed");
+        let again = once(&mut kept).expect("weights can be packed");
         assert_eq!(kept.packed_bytes(), bytes, "the same weights are packed once");
-        let mut found = alloc::vec![0; wanted.len()];
-        let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
-        match is_depthwise {
-            true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
-            false => run(&layer, &numbers, &mut found).unwrap(),
+        // The second reader goes from the last to the first.
+        for packed in [packed, again] {
+            let mut found = alloc::vec![0; wanted.len()];
+            let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
+            match is_depthwise {
+                true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
+                false => run(&layer, &numbers, &mut found).unwrap(),
+            }
+            check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
         }
-        check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
     }
 }
 
@@ -156,6 +159,42 @@ fn every_set_of_instructions_gives_what_the_portable_kernels_give() {
         levels = Level::up_to_this().count();
     }
     std::println!("{levels} levels up to {:?}", Level::up_to_this().last());
+}
+
+#[test]
+fn operators_that_differ_in_bias_and_scales_share_their_weights() {
+    // So few pixels that no level packs for tiles: another test changes levels meanwhile.
+    let (deep, channels, pixels) = (70, 50, 5);
+    let mut dice = Dice(11);
+    let (x, weights) = (dice.bytes(pixels * deep), dice.bytes(channels * deep));
+    let of_weights = tensor(Type::I8, &weights);
+    let mut kept = store();
+    let mut before = 0;
+    for step in 0..3 {
+        let scales = kept.add_floats(channels, |channel| Some(1e-4 * (1 + channel + step) as f32)).unwrap();
+        let bias: Vec<u8> =
+            (0..channels).flat_map(|channel| ((channel * 31 * step) as i32).to_le_bytes()).collect();
+        let of_bias = tensor(Type::I32, &bias);
+        let bytes = Bytes { in_zero: 4 * step as i32 - 5, out_zero: 3, scales, low: -128, high: 127 };
+        let numbers = Numbers::Bytes(bytes);
+        let bias = (step > 0).then_some(&of_bias);
+        let what = Weights { numbers: &numbers, weights: &of_weights, bias, taps: 1, deep, channels, pixels };
+        // Without vector instructions nothing is packed.
+        let Some(packed) = pack(&mut kept, &what) else { return };
+        let more = kept.packed_bytes() - before;
+        before += more;
+        assert!(step == 0 || more < weights.len() / 2, "{more} bytes more for step {step}");
+        let mut found = alloc::vec![0; pixels * channels];
+        let layer = Layer { packed: &packed, store: &kept, window: Window::of_rows(pixels, deep), x: &x };
+        run(&layer, &numbers, &mut found).unwrap();
+        for (at, found) in found.iter().enumerate() {
+            let (pixel, channel) = (at / channels, at % channels);
+            let rows = [&x[pixel * deep..], &weights[channel * deep..]];
+            let sum = crate::ops::conv::dot_bytes(&rows[0][..deep], &rows[1][..deep], bytes.in_zero);
+            let bias = bias.and_then(|bias| bias.constant());
+            assert_eq!(*found, bytes.finish(&kept, sum, bias, channel), "{at} of step {step}");
+        }
+    }
 }
 
 /// Rows, columns and what is summed of matrices that are both computed: rests everywhere, and more lines than are brought together at once.

@@ -63,7 +63,10 @@ unsafe fn floats<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
             macro_rules! step {
                 () => {
                     let weights: [V::Floats; N] = core::array::from_fn(|n| {
-                        soon(at.add(n * stride).cast());
+                        // With one pixel lines are read as fast as they come anyway.
+                        if P > 1 {
+                            soon(at.add(n * stride).cast());
+                        }
                         V::floats(at.add(n * stride))
                     });
                     for p in 0..P {
@@ -120,7 +123,9 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
             macro_rules! step {
                 (|$p:ident| $four:expr) => {
                     let weights: [V::Whole; N] = core::array::from_fn(|n| {
-                        soon(at.add(n * stride));
+                        if P > 1 {
+                            soon(at.add(n * stride));
+                        }
                         V::whole(at.add(n * stride))
                     });
                     for $p in 0..P {
