@@ -12,8 +12,12 @@ use crate::ops::matmul::{BytePairs, Pair};
 /// Rows of a tile, at most.
 pub const ROWS: usize = 12;
 
-/// Panels of sixteen columns that are multiplied at once, at most.
+/// Panels of sixteen columns of bytes that are multiplied at once, at most.
 pub const PANELS: usize = 2;
+
+/// Panels of floats, of which four are multiplied with six rows: less is read than of two with twelve.
+const FOUR: usize = 4;
+const SIX: usize = 6;
 
 /// How many lines of sixteen columns are brought together: as many bytes as stay in the first cache beside what is multiplied with them.
 pub const LINES: usize = 512;
@@ -77,13 +81,13 @@ pub fn run_pair_with(level: Level, pair: &Pair<'_>, out: &mut [u8]) -> bool {
 }
 
 macro_rules! kernels {
-    ($lanes:ty, $features:literal, $panels:literal, $floats:ident, $bytes:ident) => {
+    ($lanes:ty, $features:literal, $panels:expr, $floats:ident, $bytes:ident) => {
         /// # Safety
         /// The processor has the instructions, and the matrices are there.
         #[target_feature(enable = $features)]
         unsafe fn $floats(pair: &Pair<'_>, out: &mut [u8]) {
             // SAFETY: as the caller promises.
-            unsafe { floats::<$lanes, $panels>(pair, out) }
+            unsafe { floats::<$lanes, { $panels[0] }>(pair, out) }
         }
 
         /// # Safety
@@ -91,14 +95,20 @@ macro_rules! kernels {
         #[target_feature(enable = $features)]
         unsafe fn $bytes(pair: &Pair<'_>, bytes: &BytePairs, out: &mut [u8]) {
             // SAFETY: as the caller promises.
-            unsafe { byte_pairs::product::<$lanes, $panels>(pair, bytes, out) }
+            unsafe { byte_pairs::product::<$lanes, { $panels[1] }>(pair, bytes, out) }
         }
     };
 }
 
-kernels!(Wide, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,avx2", 2, floats_wide, bytes_wide);
-kernels!(Narrow<true>, "avx2,fma,avxvnni", 1, _floats_narrow_vnni, bytes_narrow_vnni);
-kernels!(Narrow<false>, "avx2,fma", 1, floats_narrow, bytes_narrow);
+kernels!(
+    Wide,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,avx2",
+    [FOUR, PANELS],
+    floats_wide,
+    bytes_wide
+);
+kernels!(Narrow<true>, "avx2,fma,avxvnni", [1, 1], _floats_narrow_vnni, bytes_narrow_vnni);
+kernels!(Narrow<false>, "avx2,fma", [1, 1], floats_narrow, bytes_narrow);
 
 /// The rows of a tile from one on; the last one again where there are no more.
 pub fn rows(pair: &Pair<'_>, row: usize, width: usize, skip: usize) -> [*const u8; ROWS] {
@@ -137,10 +147,16 @@ unsafe fn floats<V: Lanes, const N: usize>(pair: &Pair<'_>, out: &mut [u8]) {
                     }
                 }
             }
+            // As many as registers hold sums of, beside what is multiplied.
+            let rows_at_once = match (N, panels) {
+                (FOUR, FOUR) => SIX,
+                (FOUR, _) => ROWS,
+                _ => LEAST,
+            };
             let mut row = 0;
             while row < pair.rows {
-                let count = ROWS.min(pair.rows - row);
-                let tile = Tile {
+                let count = rows_at_once.min(pair.rows - row);
+                let mut tile = Tile {
                     rows: rows(pair, row, 4, first),
                     count,
                     lines,
@@ -151,22 +167,31 @@ unsafe fn floats<V: Lanes, const N: usize>(pair: &Pair<'_>, out: &mut [u8]) {
                     more: first > 0,
                     rest: 0,
                 };
-                // SAFETY: as the caller promises; lines of so many panels lie in `columns`.
-                let taken = unsafe {
-                    match (N == 2 && panels == 2, N == 2 && count > 4) {
-                        (true, true) => product::<V, ROWS, 2>(&tile),
-                        (true, false) => product::<V, 4, 2>(&tile),
-                        (false, true) => product::<V, ROWS, 1>(&tile),
-                        (false, false) => product::<V, 4, 1>(&tile),
-                    }
-                };
-                row += taken;
+                let mut panel = 0;
+                while panel < panels {
+                    // SAFETY: as the caller promises; lines of so many panels lie in `columns`.
+                    let taken = unsafe {
+                        match (N, panels - panel, count) {
+                            (FOUR, FOUR, 5..) => product::<V, SIX, FOUR>(&tile),
+                            (FOUR, FOUR, _) => product::<V, LEAST, FOUR>(&tile),
+                            (FOUR, 2.., 5..) => product::<V, ROWS, 2>(&tile),
+                            (FOUR, 2.., _) => product::<V, LEAST, 2>(&tile),
+                            (FOUR, _, 5..) => product::<V, ROWS, 1>(&tile),
+                            _ => product::<V, LEAST, 1>(&tile),
+                        }
+                    };
+                    panel += taken;
+                    tile.columns = tile.columns.wrapping_add(taken * lines * 64);
+                    tile.out = tile.out.wrapping_add(4 * taken * LANES);
+                    tile.left = tile.left.saturating_sub(taken * LANES);
+                }
+                row += count;
             }
         }
     }
 }
 
-/// Computes a tile of floats; answers how many rows it took.
+/// Computes a tile of floats; answers how many panels it took.
 ///
 /// # Safety
 /// The processor has the instructions, the rows have as many numbers as the panels have lines, and the result has room.
@@ -206,7 +231,7 @@ unsafe fn product<V: Lanes, const P: usize, const N: usize>(tile: &Tile) -> usiz
             }
         }
     }
-    P
+    N
 }
 
 /// Sixteen columns, of which `left` are there and each lies for itself, `across` bytes from the last, as lines of four bytes of each.

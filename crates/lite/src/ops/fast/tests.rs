@@ -198,7 +198,7 @@ fn operators_that_differ_in_bias_and_scales_share_their_weights() {
 }
 
 /// Rows, columns and what is summed of matrices that are both computed: rests everywhere, and more lines than are brought together at once.
-const PAIRS: [[usize; 3]; 8] = [
+const PAIRS: [[usize; 3]; 10] = [
     [4, 16, 16],
     [5, 1, 3],
     [12, 33, 64],
@@ -207,6 +207,8 @@ const PAIRS: [[usize; 3]; 8] = [
     [7, 40, 600],
     [16, 17, 1030],
     [4, 20, 1],
+    [10, 64, 300],
+    [27, 113, 50],
 ];
 
 /// How the second matrix lies, and by how much rows are longer than they need be.
