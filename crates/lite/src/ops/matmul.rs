@@ -3,7 +3,7 @@
 use super::conv::dot;
 use super::layer::Work;
 use super::moves::Places;
-use super::products::{Kernel, Products, Sum};
+use super::products::{Products, Sum};
 use super::{Call, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
@@ -31,15 +31,15 @@ pub struct BytePairs {
     pub floats: Option<(f32, Rounding)>,
 }
 
-/// One matrix times another, as fast kernels are told of it: where they begin, and how many numbers lie between what is next to each other.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+/// One matrix times another: where they begin, and how many numbers lie between what is next to each other.
 pub struct Pair<'r> {
     pub rows: usize,
     pub columns: usize,
     pub deep: usize,
     pub x: &'r [u8],
-    /// Between rows of the first, whose numbers are neighbours.
+    /// Between rows of the first, and between what is summed of it.
     pub row_x: usize,
+    pub step_x: usize,
     pub y: &'r [u8],
     /// Between what is summed of the second, and between its columns.
     pub step_y: usize,
@@ -95,20 +95,38 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Matmul> {
     Ok(Matmul { dims, strides: all, deep, steps, bytes })
 }
 
-/// Computes a BATCH_MATMUL.
+/// Computes a BATCH_MATMUL, matrix by matrix.
 pub fn run(matmul: &Matmul, out: &mut [u8], x: &[u8], y: &[u8]) -> Result<()> {
-    if !matmul.run_fast(out, x, y) {
-        fast::widest(Plain { matmul, out, x, y });
+    let width = if matmul.bytes.is_some() { 1 } else { 4 };
+    let [rows, columns] = [matmul.dims[ROW], matmul.dims[COLUMN]];
+    let mut matrices = matmul.dims;
+    (matrices[ROW], matrices[COLUMN]) = (1, 1);
+    let mut places = Places::new(&matrices, [&matmul.strides[0], &matmul.strides[1]]);
+    for out in out.chunks_exact_mut((rows * columns * width).max(1)) {
+        let [at_x, at_y] = places.next();
+        let pair = Pair {
+            rows,
+            columns,
+            deep: matmul.deep,
+            x: &x[at_x * width..],
+            row_x: matmul.strides[0][ROW] as usize,
+            step_x: matmul.steps[0],
+            y: &y[at_y * width..],
+            step_y: matmul.steps[1],
+            across: matmul.strides[1][COLUMN] as usize,
+            bytes: matmul.bytes.as_ref(),
+        };
+        if !fast::run_pair(&pair, out) {
+            fast::widest(Plain { pair: &pair, out });
+        }
     }
     Ok(())
 }
 
-/// All matrices, by loops that the compiler turns into vector instructions by itself.
+/// A matrix times another, by loops that the compiler turns into vector instructions by itself.
 struct Plain<'r> {
-    matmul: &'r Matmul,
+    pair: &'r Pair<'r>,
     out: &'r mut [u8],
-    x: &'r [u8],
-    y: &'r [u8],
 }
 
 impl Work for Plain<'_> {
@@ -116,54 +134,22 @@ impl Work for Plain<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { matmul, out, x, y } = self;
-        match &matmul.bytes {
-            None => Kernel::run(matmul, &FloatPairs, chunks::<4>(x), chunks::<4>(y), chunks_mut::<4>(out)),
-            Some(pairs) => Kernel::run(matmul, pairs, x, y, out),
+        let Self { pair, out } = self;
+        match pair.bytes {
+            None => {
+                pair.multiply(&FloatPairs, chunks::<4>(pair.x), chunks::<4>(pair.y), chunks_mut::<4>(out))
+            }
+            Some(bytes) => pair.multiply(bytes, pair.x, pair.y, out),
         }
     }
 }
 
-impl Matmul {
-    /// Computes matrix by matrix, if there are kernels for them; answers whether it did. All lie in the same way, so that the first one decides.
-    fn run_fast(&self, out: &mut [u8], x: &[u8], y: &[u8]) -> bool {
-        let width = if self.bytes.is_some() { 1 } else { 4 };
-        let [rows, columns] = [self.dims[ROW], self.dims[COLUMN]];
-        if self.steps[0] != 1 {
-            return false;
-        }
-        let mut matrices = self.dims;
-        (matrices[ROW], matrices[COLUMN]) = (1, 1);
-        let mut places = Places::new(&matrices, [&self.strides[0], &self.strides[1]]);
-        out.chunks_exact_mut((rows * columns * width).max(1)).all(|out| {
-            let [at_x, at_y] = places.next();
-            let pair = Pair {
-                rows,
-                columns,
-                deep: self.deep,
-                x: &x[at_x * width..],
-                row_x: self.strides[0][ROW] as usize,
-                y: &y[at_y * width..],
-                step_y: self.steps[1],
-                across: self.strides[1][COLUMN] as usize,
-                bytes: self.bytes.as_ref(),
-            };
-            fast::run_pair(&pair, out)
-        })
-    }
-}
-
-impl Kernel for Matmul {
+impl Pair<'_> {
     #[inline(always)]
-    fn run<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::X]) {
-        let mut rows = self.dims;
-        rows[COLUMN] = 1;
-        let mut places = Places::new(&rows, [&self.strides[0], &self.strides[1]]);
-        let (deep, [step_x, step_y]) = (self.deep, self.steps);
-        let across = self.strides[1][COLUMN] as usize;
-        for out in out.chunks_exact_mut(self.dims[COLUMN].max(1)) {
-            let [at_x, at_y] = places.next();
-            let (x, y) = (&x[at_x..], &y[at_y..]);
+    fn multiply<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::X]) {
+        let Self { columns, deep, row_x, step_x, step_y, across, .. } = *self;
+        for (row, out) in out.chunks_exact_mut(columns.max(1)).enumerate().take(self.rows) {
+            let x = &x[row * row_x..];
             if step_x == 1 && step_y == 1 {
                 for (column, out) in out.iter_mut().enumerate() {
                     *out = products.finish(products.dot(&x[..deep], &y[column * across..][..deep]), column);

@@ -60,7 +60,7 @@ pub fn run_pair_with(level: Level, pair: &Pair<'_>, out: &mut [u8]) -> bool {
     let enough = pair.x.len() >= end_x * width
         && pair.y.len() >= end_y * width
         && out.len() >= pair.rows * pair.columns * width;
-    let is_near = pair.across == 1 || pair.step_y == 1;
+    let is_near = pair.step_x == 1 && (pair.across == 1 || pair.step_y == 1);
     // Sums of bytes cannot wait in the result for the rest of a row.
     let fits = width == 4 || pair.deep.div_ceil(4) <= LINES;
     if !(enough && is_near && fits) || pair.rows < LEAST || pair.deep == 0 {

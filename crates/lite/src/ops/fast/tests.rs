@@ -235,7 +235,7 @@ fn matrices_that_are_both_computed_are_multiplied_by_every_set_of_instructions()
             let bytes = pairs.as_ref();
             let mut draw = |count| if bytes.is_none() { dice.floats(count) } else { dice.bytes(count) };
             let (x, y) = (draw(rows * row_x), draw(many));
-            let pair = Pair { rows, columns, deep, x: &x, row_x, y: &y, step_y, across, bytes };
+            let pair = Pair { rows, columns, deep, x: &x, row_x, step_x: 1, y: &y, step_y, across, bytes };
             for level in Level::up_to_this() {
                 let what = alloc::format!("{rows} {columns} {deep} {turned} {more} with {level:?}");
                 let mut found = alloc::vec![0; rows * columns * if bytes.is_some() { 1 } else { 4 }];
@@ -281,6 +281,7 @@ fn matrices_that_no_kernel_is_for_are_left_to_loops() {
         deep,
         x: &x,
         row_x: deep,
+        step_x: 1,
         y: &y,
         step_y,
         across,
