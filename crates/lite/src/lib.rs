@@ -34,6 +34,7 @@ mod ops;
 mod plan;
 mod plan_file;
 mod quant;
+mod quick;
 mod schema;
 mod tensor;
 

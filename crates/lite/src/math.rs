@@ -3,14 +3,27 @@
 /// `e^x` by `2^n e^r`, with `|r| <= ln 2 / 2`, without a branch: at most two units of the last place off.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // At this size floats are whole numbers, so that a sum is rounded to one.
-    const WHOLE: f32 = 12_582_912.0;
     // What is no number stays none.
     let within = if x > 89.0 { 89.0 } else { x };
-    let within = if within < -104.0 { -104.0 } else { within };
-    let n = within * core::f32::consts::LOG2_E + WHOLE;
+    let (sum, n) = exp_parts(if within < -104.0 { -104.0 } else { within });
+    // In two steps: one alone would leave the range.
+    sum * power(n >> 1) * power(n.wrapping_sub(n >> 1))
+}
+
+/// Two to the power of `n`, where that is a normal number.
+#[inline(always)]
+pub fn power(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+}
+
+/// `e^r` and `n` of `e^x = 2^n e^r`, of a number that is not as far from zero as floats reach.
+#[inline(always)]
+pub fn exp_parts(x: f32) -> (f32, i32) {
+    // At this size floats are whole numbers, so that a sum is rounded to one.
+    const WHOLE: f32 = 12_582_912.0;
+    let n = x * core::f32::consts::LOG2_E + WHOLE;
     // The logarithm of two in two parts, of which the first has so few bits that its product is exact.
-    let r = within - (n - WHOLE) * 0.693_145_75 - (n - WHOLE) * 1.428_606_8e-6;
+    let r = x - (n - WHOLE) * 0.693_145_75 - (n - WHOLE) * 1.428_606_8e-6;
     // Taylor's series; the first term left out is below 6e-9.
     let mut sum = 1.0 / 5040.0;
     sum = sum * r + 1.0 / 720.0;
@@ -19,10 +32,7 @@ pub fn exp(x: f32) -> f32 {
     sum = sum * r + 1.0 / 6.0;
     sum = sum * r + 0.5;
     sum = sum * r * r + r + 1.0;
-    let n = n.to_bits().wrapping_sub(WHOLE.to_bits()) as i32;
-    // In two steps: one alone would leave the range.
-    let power = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
-    sum * power(n >> 1) * power(n.wrapping_sub(n >> 1))
+    (sum, n.to_bits().wrapping_sub(WHOLE.to_bits()) as i32)
 }
 
 /// `e^x` by `2^n e^r`, with `|r| <= ln 2 / 2`, without a branch.

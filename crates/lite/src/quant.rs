@@ -126,10 +126,25 @@ pub struct Affine {
 
 impl Affine {
     /// The nearest byte, halves away from zero, within `low..=high`.
+    #[inline(always)]
     pub fn quantize(&self, value: f32, low: i32, high: i32) -> i32 {
-        let steps = math::round(f64::from(value / self.scale));
-        // Of a number that is none, zero: the cast says so.
-        (steps as i64).saturating_add(i64::from(self.zero)).clamp(i64::from(low), i64::from(high)) as i32
+        // At this size floats are whole numbers, so that a sum is rounded to one, halves to even.
+        const WHOLE: f32 = 12_582_912.0;
+        // No byte is as far from a zero point.
+        const FAR: f32 = 1024.0;
+        let steps = value / self.scale;
+        // Of a number that is none, zero.
+        let steps = if steps.is_nan() { 0.0 } else { steps };
+        let steps = if steps > FAR { FAR } else { steps };
+        let steps = if steps < -FAR { -FAR } else { steps };
+        let even = steps + WHOLE - WHOLE;
+        // A half that was rounded towards zero. The difference is exact.
+        let rest = steps - even;
+        let up = if rest == 0.5 && steps > 0.0 { 1.0 } else { 0.0 };
+        let down = if rest == -0.5 && steps < 0.0 { 1.0 } else { 0.0 };
+        let near = even + up - down + WHOLE;
+        let steps = near.to_bits().wrapping_sub(WHOLE.to_bits()) as i32;
+        (steps + self.zero).max(low).min(high)
     }
 
     /// The number that a byte means.
@@ -186,6 +201,35 @@ mod tests {
         assert_eq!([(127, 127), (-128, -128)].map(|(x, y)| large.byte(x, y) as i8), [127, -128]);
         assert_eq!(Sum::new([256.0, 1.0], [0, 0], [-128, 127, 0]), None);
         assert_eq!(Sum::new([0.0001, f32::NAN], [0, 0], [-128, 127, 0]), None);
+    }
+
+    #[test]
+    fn floats_become_the_nearest_byte_with_halves_away_from_zero() {
+        let by_definition = |affine: Affine, value: f32, low: i64, high: i64| {
+            let steps = math::round(f64::from(value / affine.scale)) as i64;
+            steps.saturating_add(i64::from(affine.zero)).clamp(low, high) as i32
+        };
+        let mut state = 1u64;
+        let check = |affine: Affine, value: f32| {
+            for (low, high) in [(-128, 127), (0, 255)] {
+                let wanted = by_definition(affine, value, low.into(), high.into());
+                assert_eq!(affine.quantize(value, low, high), wanted, "{value} {affine:?}");
+            }
+        };
+        for step in -3000..3000 {
+            let half = step as f32 / 2.0;
+            for value in [half, half.next_up(), half.next_down(), half * 0.3, half * 1e6] {
+                for zero in [-128, -5, 0, 127, 255] {
+                    check(Affine { scale: 1.0, zero }, value);
+                    check(Affine { scale: 0.037, zero }, value);
+                }
+            }
+        }
+        for _ in 0..200_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Any bits at all: numbers that are none, infinite or too small among them.
+            check(Affine { scale: 0.25, zero: -3 }, f32::from_bits((state >> 32) as u32));
+        }
     }
 
     #[test]

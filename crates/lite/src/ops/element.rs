@@ -1,11 +1,12 @@
 //! Functions of one element: floats by formula, bytes by a table that is made when a model is loaded.
 
-use super::{Call, Kind, Store};
+use super::{Call, Kind, Store, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::{Error, Result};
 use crate::math;
 use crate::model::Operand;
 use crate::quant::{Affine, Scale};
+use crate::quick;
 use crate::schema::{Code, Type};
 use crate::tensor::{MAX_RANK, strides};
 
@@ -62,6 +63,18 @@ impl Unary {
             Self::Neg => -x,
             Self::Abs => x.abs(),
             Self::Square => x * x,
+        }
+    }
+
+    /// The same for all floats of a tensor.
+    #[inline(always)]
+    fn quick(self, x: f32) -> f32 {
+        match self {
+            Self::Logistic => quick::logistic(x),
+            Self::Tanh => quick::tanh(x),
+            Self::GeluTanh => quick::gelu_tanh(x),
+            Self::GeluErf => quick::gelu_erf(x),
+            _ => self.of(x),
         }
     }
 }
@@ -158,7 +171,7 @@ pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
                 $(Unary::$name $(($($field),+))? => {
                     let unary = Unary::$name $(($($field),+))?;
                     for value in out.iter_mut() {
-                        *value = unary.of(f(*value)).to_le_bytes();
+                        *value = unary.quick(f(*value)).to_le_bytes();
                     }
                 })+
             }
@@ -187,7 +200,7 @@ pub fn run(unary: &Unary, out: &mut [u8], x: Operand<'_>) -> Result<()> {
 /// Computes a function of bytes.
 pub fn run_table(table: &[u8; 256], out: &mut [u8], x: Operand<'_>) -> Result<()> {
     bring(out, x)?;
-    out.iter_mut().for_each(|byte| *byte = table[*byte as usize]);
+    fast::lookup(table, out);
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! BATCH_MATMUL: matrices times matrices that are both computed.
 
-use super::Call;
 use super::conv::dot;
+use super::layer::Work;
 use super::moves::Places;
-use super::products::{Kernel, Products, Sum};
+use super::products::{Products, Sum};
+use super::{Call, fast};
 use crate::bytes::{b, chunks, chunks_mut, f, s};
 use crate::error::Result;
 use crate::quant::{Rounding, Scale};
@@ -22,12 +23,28 @@ pub struct Matmul {
 
 /// Bytes by bytes: the zero points of operands and result, and by what a sum is multiplied.
 #[derive(Debug)]
-struct BytePairs {
-    zeros: [i32; 3],
-    scale: Scale,
+pub struct BytePairs {
+    pub zeros: [i32; 3],
+    pub scale: Scale,
     /// Where sums are made bytes of in floats: XNNPACK takes matrices whose zero is the byte zero, and rounds halves to even; all others LiteRT
     /// computes in its own kernels, which round halves away from zero.
-    floats: Option<(f32, Rounding)>,
+    pub floats: Option<(f32, Rounding)>,
+}
+
+/// One matrix times another: where they begin, and how many numbers lie between what is next to each other.
+pub struct Pair<'r> {
+    pub rows: usize,
+    pub columns: usize,
+    pub deep: usize,
+    pub x: &'r [u8],
+    /// Between rows of the first, and between what is summed of it.
+    pub row_x: usize,
+    pub step_x: usize,
+    pub y: &'r [u8],
+    /// Between what is summed of the second, and between its columns.
+    pub step_y: usize,
+    pub across: usize,
+    pub bytes: Option<&'r BytePairs>,
 }
 
 /// Floats by floats.
@@ -78,27 +95,61 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Matmul> {
     Ok(Matmul { dims, strides: all, deep, steps, bytes })
 }
 
-/// Computes a BATCH_MATMUL.
-#[inline(always)]
+/// Computes a BATCH_MATMUL, matrix by matrix.
 pub fn run(matmul: &Matmul, out: &mut [u8], x: &[u8], y: &[u8]) -> Result<()> {
-    match &matmul.bytes {
-        None => Kernel::run(matmul, &FloatPairs, chunks::<4>(x), chunks::<4>(y), chunks_mut::<4>(out)),
-        Some(pairs) => Kernel::run(matmul, pairs, x, y, out),
+    let width = if matmul.bytes.is_some() { 1 } else { 4 };
+    let [rows, columns] = [matmul.dims[ROW], matmul.dims[COLUMN]];
+    let mut matrices = matmul.dims;
+    (matrices[ROW], matrices[COLUMN]) = (1, 1);
+    let mut places = Places::new(&matrices, [&matmul.strides[0], &matmul.strides[1]]);
+    for out in out.chunks_exact_mut((rows * columns * width).max(1)) {
+        let [at_x, at_y] = places.next();
+        let pair = Pair {
+            rows,
+            columns,
+            deep: matmul.deep,
+            x: &x[at_x * width..],
+            row_x: matmul.strides[0][ROW] as usize,
+            step_x: matmul.steps[0],
+            y: &y[at_y * width..],
+            step_y: matmul.steps[1],
+            across: matmul.strides[1][COLUMN] as usize,
+            bytes: matmul.bytes.as_ref(),
+        };
+        if !fast::run_pair(&pair, out) {
+            fast::widest(Plain { pair: &pair, out });
+        }
     }
     Ok(())
 }
 
-impl Kernel for Matmul {
+/// A matrix times another, by loops that the compiler turns into vector instructions by itself.
+struct Plain<'r> {
+    pair: &'r Pair<'r>,
+    out: &'r mut [u8],
+}
+
+impl Work for Plain<'_> {
+    type Result = ();
+
     #[inline(always)]
-    fn run<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::X]) {
-        let mut rows = self.dims;
-        rows[COLUMN] = 1;
-        let mut places = Places::new(&rows, [&self.strides[0], &self.strides[1]]);
-        let (deep, [step_x, step_y]) = (self.deep, self.steps);
-        let across = self.strides[1][COLUMN] as usize;
-        for out in out.chunks_exact_mut(self.dims[COLUMN].max(1)) {
-            let [at_x, at_y] = places.next();
-            let (x, y) = (&x[at_x..], &y[at_y..]);
+    fn run(self) {
+        let Self { pair, out } = self;
+        match pair.bytes {
+            None => {
+                pair.multiply(&FloatPairs, chunks::<4>(pair.x), chunks::<4>(pair.y), chunks_mut::<4>(out))
+            }
+            Some(bytes) => pair.multiply(bytes, pair.x, pair.y, out),
+        }
+    }
+}
+
+impl Pair<'_> {
+    #[inline(always)]
+    fn multiply<P: Products>(&self, products: &P, x: &[P::X], y: &[P::Weight], out: &mut [P::X]) {
+        let Self { columns, deep, row_x, step_x, step_y, across, .. } = *self;
+        for (row, out) in out.chunks_exact_mut(columns.max(1)).enumerate().take(self.rows) {
+            let x = &x[row * row_x..];
             if step_x == 1 && step_y == 1 {
                 for (column, out) in out.iter_mut().enumerate() {
                     *out = products.finish(products.dot(&x[..deep], &y[column * across..][..deep]), column);

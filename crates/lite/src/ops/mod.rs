@@ -327,6 +327,7 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                     transpose_conv::run(conv, Operands::new(store, z, y, bias)?, out)
                 }
                 Kind::Dense(dense) => dense::run(dense, Operands::new(store, x, y, z)?, out),
+                Kind::Matmul(matmul) => matmul::run(matmul, out, x.bytes()?, y.bytes()?),
                 Kind::ArgMax(arg_max) => reduce::run_arg_max(arg_max, out, x.bytes()?),
                 Kind::Move(moved) => moves::run(moved, out, x.bytes()?),
                 Kind::MirrorPad(mirror) => pad::run_mirror(mirror, out, x.bytes()?),
@@ -361,7 +362,6 @@ impl layer::Work for Simple<'_> {
             Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
             Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),
             Kind::Softmax(softmax) => softmax::run(softmax, store, out, x),
-            Kind::Matmul(matmul) => matmul::run(matmul, out, x.bytes()?, y.bytes()?),
             Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),
             Kind::Dequantize(affine) => convert::run_dequantize(*affine, out, x.bytes()?),
             _ => Err(Error::Bug("an operator came to the wrong place")),

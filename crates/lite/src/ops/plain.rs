@@ -2,6 +2,7 @@
 
 use super::conv::Numbers;
 use super::layer::{Layer, Weights, Work};
+use super::matmul::Pair;
 use super::store::Store;
 use crate::error::Result;
 
@@ -25,6 +26,16 @@ pub fn run(layer: &Layer<'_>, _: &Numbers, _: &mut [u8]) -> Result<()> {
 
 /// The same.
 pub use run as run_depthwise;
+
+/// Looks up every byte.
+pub fn lookup(table: &[u8; 256], bytes: &mut [u8]) {
+    bytes.iter_mut().for_each(|byte| *byte = table[*byte as usize]);
+}
+
+/// Computes no product of two matrices that are both computed, and says so.
+pub fn run_pair(_: &Pair<'_>, _: &mut [u8]) -> bool {
+    false
+}
 
 /// Does work with the only instructions there are.
 pub fn widest<W: Work>(work: W) -> W::Result {

@@ -5,6 +5,7 @@ use super::moves::Places;
 use crate::bytes::{b, chunks, chunks_mut, f, i, s};
 use crate::error::Result;
 use crate::quant::Scale;
+use crate::quick;
 use crate::schema::{Code, Type};
 use crate::tensor::{MAX_RANK, strides};
 
@@ -17,6 +18,8 @@ pub struct Reduce {
     count: usize,
     /// How many neighbours of the result are neighbours of the operand too; the axes that stay are those before them.
     run: usize,
+    /// Whether all elements of one place lie side by side, one place after the other.
+    solid: bool,
     code: Code,
     numbers: Numbers,
 }
@@ -62,7 +65,9 @@ pub fn prepare(call: &Call<'_, '_>) -> Result<Reduce> {
     for axis in (0..MAX_RANK).rev().take_while(|axis| gone[*axis] == 1) {
         run *= core::mem::replace(&mut kept[axis], 1);
     }
-    Ok(Reduce { kept, gone, strides: strides(&dims), count, run, code, numbers })
+    let first = gone.iter().position(|dim| *dim > 1).unwrap_or(MAX_RANK);
+    let solid = run == 1 && kept[first..].iter().all(|dim| *dim == 1);
+    Ok(Reduce { kept, gone, strides: strides(&dims), count, run, solid, code, numbers })
 }
 
 /// Computes a reduction.
@@ -75,6 +80,11 @@ pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
             let (x, out) = (chunks::<4>(x), chunks_mut::<4>(out));
             let finish = |value: f32| (value / by).to_le_bytes();
             match largest {
+                _ if reduce.solid => {
+                    for (out, x) in out.iter_mut().zip(x.chunks_exact(reduce.count)) {
+                        *out = finish(if largest { quick::largest(x) } else { quick::sum(x) });
+                    }
+                }
                 true => {
                     each(reduce, out, x, &Fold(f32::NEG_INFINITY, |value: f32, x| f(x).max(value), finish))
                 }
@@ -92,6 +102,11 @@ pub fn run(reduce: &Reduce, out: &mut [u8], x: &[u8]) -> Result<()> {
         Numbers::Bytes { in_zero, out_zero, scale } => {
             let finish = |value| b(scale.apply(value).saturating_add(*out_zero).clamp(-128, 127));
             match largest {
+                false if reduce.solid => {
+                    for (out, x) in out.iter_mut().zip(x.chunks_exact(reduce.count)) {
+                        *out = finish(x.iter().fold(0i32, |sum, x| sum.wrapping_add(s(*x) - in_zero)));
+                    }
+                }
                 true => each(reduce, out, x, &Fold(-128, |value: i32, x| s(x).max(value), b)),
                 false => {
                     each(reduce, out, x, &Fold(0, |value: i32, x| value.wrapping_add(s(x) - in_zero), finish))

@@ -39,6 +39,8 @@ pub struct Source {
     pub lines: [usize; 5],
     pub zero: u8,
     pub scales: Option<usize>,
+    /// How many operators read it.
+    pub readers: usize,
 }
 
 impl Store {
@@ -96,13 +98,19 @@ impl Store {
         self.pack && self.packed_bytes().saturating_add(bytes) <= self.most_packed
     }
 
-    /// Which pack was made of the same, with scales of the same `channels`. The steps of a recurrent layer share theirs.
-    pub fn same_pack(&self, source: &Source, channels: usize) -> Option<usize> {
+    /// Which pack was made of the same, with scales of the same `channels`, for one reader more. The steps of a recurrent layer share theirs.
+    pub fn same_pack(&mut self, source: &Source, channels: usize) -> Option<usize> {
         let scales = |at: Option<usize>| at.map(|at| &self.reals[at..at + channels]);
         let key = |source: &Source| (source.addresses, source.lines, source.zero);
-        self.sources
-            .iter()
-            .position(|old| key(old) == key(source) && scales(old.scales) == scales(source.scales))
+        let same = |old: &Source| key(old) == key(source) && scales(old.scales) == scales(source.scales);
+        let pack = self.sources.iter().position(same)?;
+        self.sources[pack].readers += 1;
+        Some(pack)
+    }
+
+    /// How many operators read a pack.
+    pub fn readers(&self, pack: usize) -> usize {
+        self.sources[pack].readers
     }
 
     /// Keeps a pack; answers which it is.

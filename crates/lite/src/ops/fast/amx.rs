@@ -6,7 +6,7 @@ use core::arch::asm;
 use core::arch::x86_64::{_mm512_maskz_loadu_epi8, _mm512_store_si512};
 
 use super::lanes::{LANES, Lanes, Wide, soon};
-use super::panels::TAPS;
+use super::panels::{HEAD, TAPS};
 use super::rows::{TILE, Walk};
 use crate::error::{Error, Result};
 use crate::ops::conv::Bytes;
@@ -89,6 +89,7 @@ pub fn run(layer: &Layer<'_>, bytes: &Bytes, out: &mut [u8]) -> Result<()> {
                     panel_bytes: packed.panel * 64,
                     panels: PANELS.min(packed.panels() - panel),
                     weights: packed.from(store, panel).as_ptr().cast(),
+                    heads: packed.heads(store, panel).as_ptr().cast(),
                     is_first: pixel == 0,
                     left: packed.channels - panel * LANES,
                     channels: packed.channels,
@@ -113,6 +114,7 @@ struct Part<'r> {
     count: usize,
     deep: usize,
     weights: *const u8,
+    heads: *const u8,
     panel_bytes: usize,
     panels: usize,
     /// Whether its weights are read for the first time.
@@ -143,7 +145,7 @@ impl Part<'_> {
                     }
                     asm!("tileloadd tmm4, [{at} + {stride}]", at = in(reg) operand.0.as_ptr(),
                         stride = in(reg) 64usize, options(nostack, readonly));
-                    let weights = self.weights.add(128 + (tap * fours + 16 * chunk) * 64);
+                    let weights = self.weights.add((tap * fours + 16 * chunk) * 64);
                     let panel = |n: usize| weights.add(n * self.panel_bytes);
                     if self.is_first {
                         for n in 0..self.panels {
@@ -180,8 +182,8 @@ impl Part<'_> {
                 stride = in(reg) 64usize, options(nostack)
             );
             for n in 0..self.panels {
-                let panel = self.weights.add(n * self.panel_bytes);
-                let (start, scales) = (Wide::whole(panel), Wide::floats(panel.add(64).cast()));
+                let head = self.heads.add(n * 64 * HEAD);
+                let (start, scales) = (Wide::whole(head), Wide::floats(head.add(64).cast()));
                 for pixel in 0..self.count {
                     let sum = Wide::whole(sums.0.as_ptr().add(at(n) + LANES * pixel).cast());
                     let to = out.add(pixel * self.channels + n * LANES);

@@ -82,6 +82,16 @@ impl Level {
     }
 }
 
+/// Whether bytes can be looked up in tables of two registers; once it is known, one for no and two for yes.
+pub fn looks_up_bytes() -> bool {
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        let can = Level::ask() >= Level::Avx512 && has(__cpuid_count(7, 0).ecx, 1);
+        KNOWN.store(1 + u8::from(can), Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == 2
+}
+
 fn has(word: u32, bit: u32) -> bool {
     word >> bit & 1 == 1
 }

@@ -29,6 +29,9 @@ pub trait Lanes: Copy {
     unsafe fn plus_four(sum: Self::Whole, unsigned: Self::Whole, signed: Self::Whole) -> Self::Whole;
     /// Four rows of sixteen bytes, of which `count` are there, as sixteen lanes of four bytes.
     unsafe fn interleave(rows: [*const u8; 4], count: usize) -> Self::Whole;
+    unsafe fn put_whole(to: *mut i32, value: Self::Whole);
+    /// Sixteen rows of sixteen times four bytes as sixteen lines with four bytes of each row.
+    unsafe fn turn(rows: [*const u8; LANES], to: *mut u8);
     /// Writes the first `count` sums as bytes: scaled, rounded to the nearest, halves to even.
     unsafe fn put_bytes(to: *mut u8, sums: Self::Whole, scales: Self::Floats, by: Rounding, count: usize);
 }
@@ -142,6 +145,49 @@ impl Lanes for Wide {
             let turn =
                 _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
             _mm512_shuffle_epi8(_mm512_permutexvar_epi32(by_lane, all), turn)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_whole(to: *mut i32, value: __m512i) {
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_si512(to.cast(), value) }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(rows: [*const u8; LANES], to: *mut u8) {
+        // SAFETY: see above.
+        unsafe {
+            let mut now = rows.map(|row| _mm512_loadu_si512(row.cast()));
+            // Words of neighbours, then pairs of words: four rows of four words each within every quarter of a register.
+            for at in (0..LANES).step_by(2) {
+                let (a, b) = (now[at], now[at + 1]);
+                (now[at], now[at + 1]) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            }
+            for at in (0..LANES).step_by(4) {
+                let [a, b, c, d] = [now[at], now[at + 1], now[at + 2], now[at + 3]];
+                now[at] = _mm512_unpacklo_epi64(a, c);
+                now[at + 1] = _mm512_unpackhi_epi64(a, c);
+                now[at + 2] = _mm512_unpacklo_epi64(b, d);
+                now[at + 3] = _mm512_unpackhi_epi64(b, d);
+            }
+            // Quarters of four registers, which hold the same words of four rows each, change their places.
+            for at in 0..4 {
+                let [a, b, c, d] = [now[at], now[at + 4], now[at + 8], now[at + 12]];
+                let (ab_even, ab_odd) =
+                    (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+                let (cd_even, cd_odd) =
+                    (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+                let lines = [
+                    _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even),
+                    _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
+                    _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even),
+                    _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
+                ];
+                for (quarter, line) in lines.into_iter().enumerate() {
+                    _mm512_storeu_si512(to.add(64 * (4 * quarter + at)).cast(), line);
+                }
+            }
         }
     }
 

@@ -6,10 +6,13 @@
 //! results. Kernels are written once over sixteen lanes (`lanes.rs`). Whole numbers are the same in all of them.
 
 mod amx;
+mod byte_pairs;
 mod cpu;
 mod depthwise;
 mod lanes;
+mod lookup;
 mod narrow;
+mod pairs;
 mod panels;
 mod rows;
 #[cfg(all(test, feature = "std"))]
@@ -18,6 +21,8 @@ mod tiles;
 
 pub use cpu::widest;
 pub use depthwise::run_depthwise;
+pub use lookup::lookup;
+pub use pairs::run_pair;
 pub use panels::{Packed, pack, pack_depthwise};
 
 use cpu::Level;
@@ -58,13 +63,18 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
     let mut rows = [[zeros; TILE]; TAPS];
     let panel_bytes = packed.panel * 64;
     let step = (NEAR / panel_bytes).next_multiple_of(4);
-    for first in (0..packed.panels()).step_by(step) {
+    // Of floats few pixels times four panels take less reading than many times two, where hardly a panel is left over.
+    let by_fours = width == 4 && (packed.panels().is_multiple_of(4) || packed.panels() >= 16);
+    let most = if by_fours && !kernels.four.is_empty() { kernels.four.len() } else { kernels.one.len() };
+    let blocks = packed.panels().div_ceil(step);
+    for block in 0..blocks {
+        let first = if packed.back { blocks - 1 - block } else { block } * step;
         let panels = first..(first + step).min(packed.panels());
         let mut walk = Walk::new(window, x, width, zeros, pixels)
             .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
         let mut pixel = 0;
         while pixel < pixels {
-            let count = next_tile(pixels - pixel, kernels.one.len());
+            let count = next_tile(pixels - pixel, most);
             let beyond = walk.locate(count, (packed.deep * width).next_multiple_of(4), &mut rows);
             let out = &mut out[pixel * row..(pixel + count) * row];
             let mut tile = Tile {
@@ -72,6 +82,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 taps: packed.taps,
                 deep: packed.deep,
                 panel: zeros,
+                head: zeros,
                 panel_bytes,
                 out: out.as_mut_ptr(),
                 channels: packed.channels,
@@ -85,15 +96,19 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
             // SAFETY: the processor has the level's instructions. The walk gives pointers to `deep` numbers for each of `count` pixels,
             // all panels have been packed, and `out` has `count` rows of `channels`, of which a kernel writes those that are left.
             unsafe {
-                let mut panel = panels.start;
-                while panel < panels.end {
-                    let (kernel, taken) = choose(&kernels, count, panels.end - panel);
+                let mut left = panels.len();
+                while left > 0 {
+                    let (kernel, taken) = choose(&kernels, count, left);
+                    let panel = if packed.back { panels.start + left - taken } else { panels.end - left };
                     let at = panel * LANES * width;
                     tile.panel = packed.from(store, panel).as_ptr().cast();
+                    if width == 1 {
+                        tile.head = packed.heads(store, panel).as_ptr().cast();
+                    }
                     tile.out = out.as_mut_ptr().add(at);
                     tile.left = packed.channels - panel * LANES;
                     kernel(&tile);
-                    panel += taken;
+                    left -= taken;
                 }
             }
             pixel += count;

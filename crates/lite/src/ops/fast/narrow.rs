@@ -143,6 +143,40 @@ impl<const VNNI: bool> Lanes for Narrow<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn put_whole(to: *mut i32, value: [__m256i; 2]) {
+        // SAFETY: see above.
+        unsafe {
+            _mm256_storeu_si256(to.cast(), value[0]);
+            _mm256_storeu_si256(to.add(8).cast(), value[1]);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn turn(rows: [*const u8; LANES], to: *mut u8) {
+        // SAFETY: see above.
+        unsafe {
+            // Four rows by four words at once.
+            for row in (0..LANES).step_by(4) {
+                for word in (0..LANES).step_by(4) {
+                    let load = |row: *const u8| _mm_loadu_si128(row.add(4 * word).cast());
+                    let [a, b, c, d] = [rows[row], rows[row + 1], rows[row + 2], rows[row + 3]].map(load);
+                    let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+                    let (ab_high, cd_high) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+                    let lines = [
+                        _mm_unpacklo_epi64(ab, cd),
+                        _mm_unpackhi_epi64(ab, cd),
+                        _mm_unpacklo_epi64(ab_high, cd_high),
+                        _mm_unpackhi_epi64(ab_high, cd_high),
+                    ];
+                    for (line, value) in lines.into_iter().enumerate() {
+                        _mm_storeu_si128(to.add(64 * (word + line) + 4 * row).cast(), value);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn put_bytes(to: *mut u8, sums: [__m256i; 2], scales: [__m256; 2], by: Rounding, count: usize) {
         // SAFETY: see above; what is copied is within both.
         unsafe {

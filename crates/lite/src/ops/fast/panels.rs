@@ -18,12 +18,17 @@ pub struct Packed {
     pub deep: usize,
     pub channels: usize,
     pub level: Level,
-    /// Which of the store's packs it is.
+    /// Which of the store's packs has the panels, and at which line they begin.
     pack: usize,
-    /// Lines of zeros before the panels, for what is outside the picture.
+    first: usize,
+    /// Which one has lines of zeros, for what is outside the picture, and how many: the same, or that of the heads.
+    heads: usize,
     zeros: usize,
     /// Lines of a panel.
     pub panel: usize,
+    /// Whether panels are gone through from the last to the first: so does every other operator that reads the same ones, to begin with what the
+    /// one before left in the caches.
+    pub back: bool,
     /// Whether it is for tiles, which take operands as they are: signed.
     pub tiles: bool,
 }
@@ -36,14 +41,22 @@ impl Packed {
 
     /// The lines of the panels from one on.
     pub fn from<'s>(&self, store: &'s Store, panel: usize) -> &'s [Line] {
-        &store.packs[self.pack][self.zeros + panel * self.panel..]
+        &store.packs[self.pack][self.first + panel * self.panel..]
+    }
+
+    /// The two lines, of what sums begin with and of scales, of each panel of bytes from one on, where those are not in the panel.
+    pub fn heads<'s>(&self, store: &'s Store, panel: usize) -> &'s [Line] {
+        &store.packs[self.heads][self.zeros + panel * HEAD..]
     }
 
     /// A row of what stands for zero.
     pub fn zeros<'s>(&self, store: &'s Store) -> &'s [Line] {
-        &store.packs[self.pack][..self.zeros]
+        &store.packs[self.heads][..self.zeros]
     }
 }
+
+/// Lines of a panel's head.
+pub const HEAD: usize = 2;
 
 /// Taps of a window, at most.
 pub const TAPS: usize = 128;
@@ -64,7 +77,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Takes lines for zeros and panels, if the store's bounds allow, and lets them be written.
+    /// Takes lines for zeros and panels of so many, if the store's bounds allow, and lets them be written.
     fn write(
         &self,
         store: &mut Store,
@@ -73,13 +86,40 @@ impl Plan<'_> {
         panel: usize,
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
-        let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + self.behind)?;
-        let Self { level, taps, deep, channels, tiles, scales, .. } = *self;
-        let addresses = [self.data, self.bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
-        let source = Source { addresses, lines: [zeros, panel, count, taps, deep], zero, scales };
-        let packed = |pack| Packed { taps, deep, channels, level, pack, zeros, panel, tiles };
-        if let Some(pack) = store.same_pack(&source, channels) {
-            return Some(packed(pack));
+        let pack = self.keep(store, [zeros, panel, self.behind], zero, self.bias, self.scales, write)?;
+        let Self { level, taps, deep, channels, tiles, .. } = *self;
+        let back = store.readers(pack).is_multiple_of(2);
+        Some(Packed {
+            taps,
+            deep,
+            channels,
+            level,
+            pack,
+            first: zeros,
+            heads: pack,
+            zeros,
+            panel,
+            back,
+            tiles,
+        })
+    }
+
+    /// A pack of lines of zeros, panels of so many lines and lines behind, if the store's bounds allow; one that is there, if it was made of the same.
+    fn keep(
+        &self,
+        store: &mut Store,
+        [zeros, panel, behind]: [usize; 3],
+        zero: u8,
+        bias: Option<&[u8]>,
+        scales: Option<usize>,
+        write: impl FnOnce(&Store, &mut Vec<Line>),
+    ) -> Option<usize> {
+        let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + behind)?;
+        let addresses = [self.data, bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
+        let lines = [zeros, panel, count, self.taps, self.deep];
+        let source = Source { addresses, lines, zero, scales, readers: 1 };
+        if let Some(pack) = store.same_pack(&source, self.channels) {
+            return Some(pack);
         }
         if !store.may_pack(count.checked_mul(size_of::<Line>())?) {
             return None;
@@ -88,7 +128,7 @@ impl Plan<'_> {
         lines.resize(zeros, Line([zero; 64]));
         write(store, &mut lines);
         lines.resize(count, Line([0; 64]));
-        Some(packed(store.add_pack(source, lines)))
+        Some(store.add_pack(source, lines))
     }
 
     /// A line of sixteen numbers, one a channel; zeros where there are no more channels.
@@ -163,7 +203,7 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
     }
     // Otherwise operands are made unsigned, 128 more than they are.
     let more = if plan.tiles { 0 } else { 128 };
-    let (taps, deep) = (plan.taps, plan.deep);
+    let (taps, deep, channels) = (plan.taps, plan.deep, plan.channels);
     match numbers {
         Numbers::Floats(floats) => {
             let panel = taps.checked_mul(deep)?.checked_add(1)?;
@@ -179,16 +219,13 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
             })
         }
         Numbers::Bytes(bytes) => {
-            let fours = deep.div_ceil(4);
-            let panel = taps.checked_mul(fours)?.checked_add(2)?;
-            plan.write(store, deep.div_ceil(64), bytes.in_zero as u8, panel, |store, lines| {
-                for panel in 0..plan.channels.div_ceil(LANES) {
-                    let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
-                    lines.push(plan.line(panel, |channel| {
-                        let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
-                        plan.bias(channel).wrapping_sub(all.wrapping_mul(more + bytes.in_zero))
-                    }));
-                    lines.push(scales(store, &plan, bytes, panel));
+            // Operators that share weights differ in what sums begin with and in scales, as the steps of a recurrent layer do: heads are packs of their own.
+            let panels = 0..channels.div_ceil(LANES);
+            let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
+            let (fours, zeros) = (deep.div_ceil(4), deep.div_ceil(64));
+            let panel = taps.checked_mul(fours)?;
+            let pack = plan.keep(store, [0, panel, plan.behind], 0, None, None, |_, lines| {
+                for panel in panels.clone() {
                     for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
                         lines.push(plan.line(panel, |channel| {
                             core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
@@ -199,7 +236,27 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
                         }));
                     }
                 }
-            })
+            })?;
+            let zero = bytes.in_zero as u8;
+            let heads = plan.keep(
+                store,
+                [zeros, HEAD, plan.behind],
+                zero,
+                plan.bias,
+                plan.scales,
+                |store, lines| {
+                    for panel in panels {
+                        lines.push(plan.line(panel, |channel| {
+                            let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
+                            plan.bias(channel).wrapping_sub(all.wrapping_mul(more + bytes.in_zero))
+                        }));
+                        lines.push(scales(store, &plan, bytes, panel));
+                    }
+                },
+            )?;
+            let (level, tiles) = (plan.level, plan.tiles);
+            let back = store.readers(pack).is_multiple_of(2);
+            Some(Packed { taps, deep, channels, level, pack, first: 0, heads, zeros, panel, back, tiles })
         }
     }
 }

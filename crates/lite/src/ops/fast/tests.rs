@@ -3,13 +3,17 @@
 use alloc::vec::Vec;
 
 use super::cpu::Level;
-use super::{pack, pack_depthwise, run, run_depthwise};
+use super::pairs::run_pair_with;
+use super::{pack, pack_depthwise, run, run_depthwise, run_pair};
+use crate::bytes::{chunks, f};
 use crate::load::Options;
 use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
 use crate::ops::layer::{Layer, Weights, Window};
+use crate::ops::matmul::{BytePairs, Pair};
 use crate::ops::products::Operands;
 use crate::ops::store::Store;
 use crate::ops::window::Span;
+use crate::quant::{Rounding, Scale};
 use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
@@ -124,15 +128,18 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             |kept: &mut Store| if is_depthwise { pack_depthwise(kept, &what) } else { pack(kept, &what) };
         let packed = once(&mut kept).expect("weights can be packed");
         let bytes = kept.packed_bytes();
-        once(&mut kept).expect("weights can be packed");
+        let again = once(&mut kept).expect("weights can be packed");
         assert_eq!(kept.packed_bytes(), bytes, "the same weights are packed once");
-        let mut found = alloc::vec![0; wanted.len()];
-        let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
-        match is_depthwise {
-            true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
-            false => run(&layer, &numbers, &mut found).unwrap(),
+        // The second reader goes from the last to the first.
+        for packed in [packed, again] {
+            let mut found = alloc::vec![0; wanted.len()];
+            let layer = Layer { packed: &packed, store: &kept, window, x: &operand };
+            match is_depthwise {
+                true => run_depthwise(&layer, &numbers, &mut found).unwrap(),
+                false => run(&layer, &numbers, &mut found).unwrap(),
+            }
+            check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
         }
-        check(&wanted, &found, &alloc::format!("{case:?} with {level:?}"));
     }
 }
 
@@ -152,4 +159,140 @@ fn every_set_of_instructions_gives_what_the_portable_kernels_give() {
         levels = Level::up_to_this().count();
     }
     std::println!("{levels} levels up to {:?}", Level::up_to_this().last());
+}
+
+#[test]
+fn operators_that_differ_in_bias_and_scales_share_their_weights() {
+    // So few pixels that no level packs for tiles: another test changes levels meanwhile.
+    let (deep, channels, pixels) = (70, 50, 5);
+    let mut dice = Dice(11);
+    let (x, weights) = (dice.bytes(pixels * deep), dice.bytes(channels * deep));
+    let of_weights = tensor(Type::I8, &weights);
+    let mut kept = store();
+    let mut before = 0;
+    for step in 0..3 {
+        let scales = kept.add_floats(channels, |channel| Some(1e-4 * (1 + channel + step) as f32)).unwrap();
+        let bias: Vec<u8> =
+            (0..channels).flat_map(|channel| ((channel * 31 * step) as i32).to_le_bytes()).collect();
+        let of_bias = tensor(Type::I32, &bias);
+        let bytes = Bytes { in_zero: 4 * step as i32 - 5, out_zero: 3, scales, low: -128, high: 127 };
+        let numbers = Numbers::Bytes(bytes);
+        let bias = (step > 0).then_some(&of_bias);
+        let what = Weights { numbers: &numbers, weights: &of_weights, bias, taps: 1, deep, channels, pixels };
+        // Without vector instructions nothing is packed.
+        let Some(packed) = pack(&mut kept, &what) else { return };
+        let more = kept.packed_bytes() - before;
+        before += more;
+        assert!(step == 0 || more < weights.len() / 2, "{more} bytes more for step {step}");
+        let mut found = alloc::vec![0; pixels * channels];
+        let layer = Layer { packed: &packed, store: &kept, window: Window::of_rows(pixels, deep), x: &x };
+        run(&layer, &numbers, &mut found).unwrap();
+        for (at, found) in found.iter().enumerate() {
+            let (pixel, channel) = (at / channels, at % channels);
+            let rows = [&x[pixel * deep..], &weights[channel * deep..]];
+            let sum = crate::ops::conv::dot_bytes(&rows[0][..deep], &rows[1][..deep], bytes.in_zero);
+            let bias = bias.and_then(|bias| bias.constant());
+            assert_eq!(*found, bytes.finish(&kept, sum, bias, channel), "{at} of step {step}");
+        }
+    }
+}
+
+/// Rows, columns and what is summed of matrices that are both computed: rests everywhere, and more lines than are brought together at once.
+const PAIRS: [[usize; 3]; 10] = [
+    [4, 16, 16],
+    [5, 1, 3],
+    [12, 33, 64],
+    [13, 48, 17],
+    [29, 70, 130],
+    [7, 40, 600],
+    [16, 17, 1030],
+    [4, 20, 1],
+    [10, 64, 300],
+    [27, 113, 50],
+];
+
+/// How the second matrix lies, and by how much rows are longer than they need be.
+const LAYOUTS: [(bool, usize); 4] = [(false, 0), (true, 0), (false, 5), (true, 3)];
+
+#[test]
+fn matrices_that_are_both_computed_are_multiplied_by_every_set_of_instructions() {
+    let mut dice = Dice(5);
+    for ([rows, columns, deep], (turned, more)) in
+        PAIRS.into_iter().flat_map(|case| LAYOUTS.map(|layout| (case, layout)))
+    {
+        let row_x = deep + more;
+        let (step_y, across) = if turned { (1, deep + more) } else { (columns + more, 1) };
+        let many = (deep + more) * (columns + more);
+        for pairs in [
+            None,
+            Some(BytePairs {
+                zeros: [-7, 0, 3],
+                scale: scale(),
+                floats: Some((0.001, Rounding::new(-128, 127, 3))),
+            }),
+            Some(BytePairs { zeros: [5, -9, -2], scale: scale(), floats: None }),
+        ] {
+            let bytes = pairs.as_ref();
+            let mut draw = |count| if bytes.is_none() { dice.floats(count) } else { dice.bytes(count) };
+            let (x, y) = (draw(rows * row_x), draw(many));
+            let pair = Pair { rows, columns, deep, x: &x, row_x, step_x: 1, y: &y, step_y, across, bytes };
+            for level in Level::up_to_this() {
+                let what = alloc::format!("{rows} {columns} {deep} {turned} {more} with {level:?}");
+                let mut found = alloc::vec![0; rows * columns * if bytes.is_some() { 1 } else { 4 }];
+                assert!(run_pair_with(level, &pair, &mut found), "{what}");
+                for (at, k) in (0..rows * columns).map(|at| (at, 0..deep)) {
+                    let (row, column) = (at / columns * row_x, at % columns * across);
+                    if let Some(bytes) = bytes {
+                        let less = |byte: u8, zero: i32| i32::from(byte as i8) - zero;
+                        let [zero_x, zero_y, zero] = bytes.zeros;
+                        let sum =
+                            k.map(|k| less(x[row + k], zero_x) * less(y[column + k * step_y], zero_y)).sum();
+                        let wanted = match bytes.floats {
+                            Some((scale, rounding)) => rounding.byte(sum as f32 * scale),
+                            None => (bytes.scale.apply(sum) + zero).clamp(-128, 127) as u8,
+                        };
+                        assert_eq!(wanted, found[at], "{what} at {at}");
+                    } else {
+                        let number = |bytes: &[u8], at: usize| f64::from(f(chunks::<4>(bytes)[at]));
+                        let sum: f64 = k.map(|k| number(&x, row + k) * number(&y, column + k * step_y)).sum();
+                        let found = number(&found, at);
+                        assert!(
+                            (sum - found).abs() <= 1e-5 * sum.abs().max(10.0),
+                            "{what} at {at}: {sum} {found}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn scale() -> Scale {
+    Scale::new(0.0007).unwrap()
+}
+
+#[test]
+fn matrices_that_no_kernel_is_for_are_left_to_loops() {
+    let (x, y) = (alloc::vec![0; 40_000], alloc::vec![0; 40_000]);
+    let pairs = BytePairs { zeros: [0; 3], scale: scale(), floats: None };
+    let pair = |rows, columns, deep, step_y, across, bytes| Pair {
+        rows,
+        columns,
+        deep,
+        x: &x,
+        row_x: deep,
+        step_x: 1,
+        y: &y,
+        step_y,
+        across,
+        bytes,
+    };
+    let mut out = alloc::vec![0; 4096];
+    // Few rows, columns and sums that are both apart, and more sums of bytes than are brought together.
+    assert!(!run_pair(&pair(1, 8, 8, 8, 1, None), &mut out));
+    assert!(!run_pair(&pair(8, 8, 8, 16, 2, None), &mut out));
+    assert!(!run_pair(&pair(8, 8, 2100, 8, 1, Some(&pairs)), &mut out));
+    // Operands and a result that are shorter than they should be.
+    assert!(!run_pair(&pair(8, 8, 2000, 8, 1, None), &mut out));
+    assert!(!run_pair(&pair(64, 64, 8, 64, 1, None), &mut out));
 }

@@ -2,6 +2,7 @@
 
 use super::lanes::{LANES, Lanes, Wide, soon};
 use super::narrow::Narrow;
+use super::panels::HEAD;
 use super::rows::TILE;
 use crate::quant::Rounding;
 
@@ -19,6 +20,8 @@ pub struct Tile {
     /// The first panel, and how many bytes lie between panels.
     pub panel: *const u8,
     pub panel_bytes: usize,
+    /// The first head of bytes.
+    pub head: *const u8,
     /// The first result, and how many numbers lie between pixels.
     pub out: *mut u8,
     pub channels: usize,
@@ -39,7 +42,7 @@ pub struct Tile {
 ///
 /// # Safety
 /// The processor has the instructions it is made for. Each of the tile's rows points to `deep` numbers, as many panels as it is made for
-/// lie at `panel`, and `out` has room for its pixels.
+/// lie at `panel`, and as many heads at `head` if it is made for bytes, and `out` has room for its pixels.
 pub type Kernel = unsafe fn(&Tile);
 
 /// # Safety
@@ -60,7 +63,10 @@ unsafe fn floats<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
             macro_rules! step {
                 () => {
                     let weights: [V::Floats; N] = core::array::from_fn(|n| {
-                        soon(at.add(n * stride).cast());
+                        // With one pixel lines are read as fast as they come anyway.
+                        if P > 1 {
+                            soon(at.add(n * stride).cast());
+                        }
                         V::floats(at.add(n * stride))
                     });
                     for p in 0..P {
@@ -103,13 +109,13 @@ unsafe fn floats<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
 /// As [`Kernel`] asks.
 #[inline(always)]
 unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
-    // SAFETY: as the caller promises; a panel has two lines, and one more for every four numbers of a row.
+    // SAFETY: as the caller promises; a panel has a line for every four numbers of a row.
     unsafe {
-        let (start, stride) = (tile.panel, tile.panel_bytes);
-        let first: [V::Whole; N] = core::array::from_fn(|n| V::whole(start.add(n * stride)));
+        let (stride, head) = (tile.panel_bytes, |n: usize| tile.head.add(n * 64 * HEAD));
+        let first: [V::Whole; N] = core::array::from_fn(|n| V::whole(head(n)));
         let mut sums = [first; P];
         let signs = V::whole(tile.signs.as_ptr());
-        let mut at = start.add(128);
+        let mut at = tile.panel;
         let (whole, rest) = (tile.deep / 4, tile.deep % 4);
         for tap in 0..tile.taps {
             let row = &*tile.rows.add(tap);
@@ -117,7 +123,9 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
             macro_rules! step {
                 (|$p:ident| $four:expr) => {
                     let weights: [V::Whole; N] = core::array::from_fn(|n| {
-                        soon(at.add(n * stride));
+                        if P > 1 {
+                            soon(at.add(n * stride));
+                        }
                         V::whole(at.add(n * stride))
                     });
                     for $p in 0..P {
@@ -153,7 +161,7 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
             }
         }
         for n in 0..N {
-            let scales = V::floats(start.add(n * stride + 64).cast());
+            let scales = V::floats(head(n).add(64).cast());
             for p in 0..P {
                 let to = tile.out.add(p * tile.channels + n * LANES);
                 V::put_bytes(to, done[p][n], scales, tile.rounding, tile.left - n * LANES);
@@ -167,7 +175,7 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
 /// # Safety
 /// So many bytes are there.
 #[inline(always)]
-unsafe fn last(from: *const u8, count: usize) -> i32 {
+pub unsafe fn last(from: *const u8, count: usize) -> i32 {
     // SAFETY: as the caller promises.
     let byte = |at: usize| if at < count { i32::from(unsafe { from.add(at).read() }) << (8 * at) } else { 0 };
     byte(0) | byte(1) | byte(2)
