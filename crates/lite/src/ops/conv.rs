@@ -141,7 +141,10 @@ impl Kind {
         let padding = call.option_byte(0)?;
         let span = |axis: usize, stride: usize, dilation: usize| {
             let (stride, dilation) = (call.option(stride, 0)?, call.option(dilation, 1)?);
-            Span::new(call, padding, of_x[axis], of_out[axis], of_weights[axis], stride, dilation)
+            let border = call.border(0)[axis - 1];
+            let length = of_x[axis].saturating_add(border[0]).saturating_add(border[1]);
+            let span = Span::new(call, padding, length, of_out[axis], of_weights[axis], stride, dilation)?;
+            Ok(span.without(border))
         };
         let (y, x) = (span(1, 2, self.activation + 2)?, span(2, 1, self.activation + 1)?);
         // A picture cut into patches is one of wider pixels, each of them a row of a patch: fewer and longer products.
@@ -180,6 +183,16 @@ pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
         None => {
             conv.numbers.run(conv, operands, out);
             Ok(())
+        }
+    }
+}
+
+impl Numbers {
+    /// How many bytes a number of the operand or the result has.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Floats(_) => 4,
+            Self::Bytes(_) => 1,
         }
     }
 }

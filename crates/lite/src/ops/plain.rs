@@ -1,7 +1,7 @@
 //! What stands for `fast` where there are no vector instructions to ask for: nothing is packed.
 
 use super::conv::Numbers;
-use super::layer::{Layer, Weights, Work};
+use super::layer::{Layer, Order, Spread, Weights, Work};
 use super::store::Store;
 use crate::error::Result;
 
@@ -18,6 +18,11 @@ pub fn pack(store: &mut Store, _: &Weights<'_, '_>) -> Option<Packed> {
 /// The same.
 pub use pack as pack_depthwise;
 
+/// The same.
+pub fn pack_taps(store: &mut Store, what: &Weights<'_, '_>, _: Order) -> Option<Packed> {
+    pack(store, what)
+}
+
 /// Cannot be called.
 pub fn run(layer: &Layer<'_>, _: &Numbers, _: &mut [u8]) -> Result<()> {
     match *layer.packed {}
@@ -25,6 +30,11 @@ pub fn run(layer: &Layer<'_>, _: &Numbers, _: &mut [u8]) -> Result<()> {
 
 /// The same.
 pub use run as run_depthwise;
+
+/// The same.
+pub fn run_spread(layer: &Layer<'_>, _: &Numbers, _: &Spread, _: usize, _: &mut [u8]) -> Result<()> {
+    match *layer.packed {}
+}
 
 /// Does work with the only instructions there are.
 pub fn widest<W: Work>(work: W) -> W::Result {

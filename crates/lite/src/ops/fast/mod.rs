@@ -18,7 +18,7 @@ mod tiles;
 
 pub use cpu::widest;
 pub use depthwise::run_depthwise;
-pub use panels::{Packed, pack, pack_depthwise};
+pub use panels::{Packed, pack, pack_depthwise, pack_taps};
 
 use cpu::Level;
 use lanes::LANES;
@@ -27,7 +27,7 @@ use rows::{TILE, Walk, next_tile};
 use tiles::{Kernels, Tile};
 
 use super::conv::Numbers;
-use super::layer::Layer;
+use super::layer::{Layer, Spread};
 use crate::error::{Error, Result};
 use crate::quant::Rounding;
 
@@ -36,9 +36,24 @@ const NEAR: usize = 512 << 10;
 
 /// Computes all pixels.
 pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    if let (Numbers::Bytes(bytes), true) = (numbers, layer.packed.tiles) {
+        return amx::run(layer, bytes, out);
+    }
+    let channels = layer.packed.channels;
+    let pixels = out.len() / (channels * numbers.width());
+    run_spread(layer, numbers, &Spread::dense(pixels, channels), pixels, out)
+}
+
+/// Computes so many pixels that need not lie one after the other, but in whole lines. Weights are not packed for tiles.
+pub fn run_spread(
+    layer: &Layer<'_>,
+    numbers: &Numbers,
+    spread: &Spread,
+    pixels: usize,
+    out: &mut [u8],
+) -> Result<()> {
     let Layer { packed, store, window, x } = layer;
     let (width, kernels, (low, high), rounding) = match numbers {
-        Numbers::Bytes(bytes) if packed.tiles => return amx::run(layer, bytes, out),
         Numbers::Floats(floats) => {
             let kernels =
                 if packed.level >= Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
@@ -53,7 +68,10 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
             (1, kernels, (0.0, 0.0), bytes.rounding())
         }
     };
-    let (row, pixels) = (packed.channels * width, out.len() / (packed.channels * width));
+    let whole = pixels.is_multiple_of(spread.across);
+    if !whole || spread.end(pixels, packed.channels) * width > out.len() {
+        return Err(Error::Bug("a result is shorter than its shape says"));
+    }
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
     let panel_bytes = packed.panel * 64;
@@ -62,19 +80,24 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
         let panels = first..(first + step).min(packed.panels());
         let mut walk = Walk::new(window, x, width, zeros, pixels)
             .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
-        let mut pixel = 0;
+        let (mut pixel, mut place, mut line) = (0, 0, 0);
         while pixel < pixels {
-            let count = next_tile(pixels - pixel, kernels.one.len());
+            let count = next_tile(spread.across - place, kernels.one.len());
             let beyond = walk.locate(count, (packed.deep * width).next_multiple_of(4), &mut rows);
-            let out = &mut out[pixel * row..(pixel + count) * row];
+            let first = spread.first
+                + place * spread.pixel
+                + line % spread.down * spread.line
+                + line / spread.down * spread.picture;
+            // Within the results, whose last one has been looked at above.
+            let out = out.as_mut_ptr().wrapping_add(first * width);
             let mut tile = Tile {
                 rows: rows.as_ptr(),
                 taps: packed.taps,
                 deep: packed.deep,
                 panel: zeros,
                 panel_bytes,
-                out: out.as_mut_ptr(),
-                channels: packed.channels,
+                out,
+                pixel: spread.pixel,
                 left: 0,
                 low,
                 high,
@@ -83,20 +106,24 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 beyond,
             };
             // SAFETY: the processor has the level's instructions. The walk gives pointers to `deep` numbers for each of `count` pixels,
-            // all panels have been packed, and `out` has `count` rows of `channels`, of which a kernel writes those that are left.
+            // all panels have been packed, and at `out` is room for `count` rows of `channels`, of which a kernel writes those that are left.
             unsafe {
                 let mut panel = panels.start;
                 while panel < panels.end {
                     let (kernel, taken) = choose(&kernels, count, panels.end - panel);
                     let at = panel * LANES * width;
                     tile.panel = packed.from(store, panel).as_ptr().cast();
-                    tile.out = out.as_mut_ptr().add(at);
+                    tile.out = out.add(at);
                     tile.left = packed.channels - panel * LANES;
                     kernel(&tile);
                     panel += taken;
                 }
             }
             pixel += count;
+            place += count;
+            if place == spread.across {
+                (place, line) = (0, line + 1);
+            }
         }
     }
     Ok(())

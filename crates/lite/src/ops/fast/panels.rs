@@ -7,7 +7,7 @@ use super::cpu::Level;
 use super::lanes::LANES;
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
-use crate::ops::layer::Weights;
+use crate::ops::layer::{Order, Weights};
 use crate::ops::store::{Line, Source, Store};
 use crate::schema::Type;
 
@@ -56,6 +56,7 @@ struct Plan<'a> {
     taps: usize,
     deep: usize,
     channels: usize,
+    order: Order,
     /// Whether it is packed for tiles, and how many lines more may be read behind the panels then.
     tiles: bool,
     behind: usize,
@@ -74,9 +75,9 @@ impl Plan<'_> {
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
         let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + self.behind)?;
-        let Self { level, taps, deep, channels, tiles, scales, .. } = *self;
+        let Self { level, taps, deep, channels, order, tiles, scales, .. } = *self;
         let addresses = [self.data, self.bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
-        let source = Source { addresses, lines: [zeros, panel, count, taps, deep], zero, scales };
+        let source = Source { addresses, lines: [zeros, panel, count, taps, deep], order, zero, scales };
         let packed = |pack| Packed { taps, deep, channels, level, pack, zeros, panel, tiles };
         if let Some(pack) = store.same_pack(&source, channels) {
             return Some(packed(pack));
@@ -128,7 +129,7 @@ impl From<[u8; 4]> for Four {
     }
 }
 
-fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
+fn plan<'a>(store: &Store, what: &Weights<'_, 'a>, order: Order) -> Option<Plan<'a>> {
     let Weights { weights, bias, taps, deep, channels, .. } = *what;
     let level = if store.pack { Level::detect() } else { return None };
     let data = weights.constant()?;
@@ -143,6 +144,7 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
         taps,
         deep,
         channels,
+        order,
         tiles: false,
         behind: 0,
         scales: match what.numbers {
@@ -154,10 +156,16 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
 
 /// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
 pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
-    let mut plan = plan(store, what)?;
+    pack_taps(store, what, Order::plain(what.taps))
+}
+
+/// The same with taps in another order than in the file, or some of them.
+pub fn pack_taps(store: &mut Store, what: &Weights<'_, '_>, order: Order) -> Option<Packed> {
+    let mut plan = plan(store, what, order)?;
     let (numbers, pixels) = (what.numbers, what.pixels);
     // With few pixels or few numbers a tile is mostly empty.
-    let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16;
+    let plain = order == Order::plain(plan.taps);
+    let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16 && plain;
     if tiles && matches!(numbers, Numbers::Bytes(_)) && amx::allowed() {
         (plan.tiles, plan.behind) = (true, 16);
     }
@@ -170,9 +178,10 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
             plan.write(store, deep.div_ceil(LANES), 0, panel, |store, lines| {
                 for panel in 0..plan.channels.div_ceil(LANES) {
                     lines.push(plan.line(panel, |channel| floats.bias(plan.bias, channel)));
-                    for at in 0..taps * deep {
+                    for (tap, at) in (0..taps).flat_map(|tap| (0..deep).map(move |at| (order.tap(tap), at))) {
                         lines.push(plan.line(panel, |channel| {
-                            weight(store, floats, plan.data, channel, channel * taps * deep + at)
+                            let at = (channel * order.all + tap) * deep + at;
+                            weight(store, floats, plan.data, channel, at)
                         }));
                     }
                 }
@@ -183,16 +192,19 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
             let panel = taps.checked_mul(fours)?.checked_add(2)?;
             plan.write(store, deep.div_ceil(64), bytes.in_zero as u8, panel, |store, lines| {
                 for panel in 0..plan.channels.div_ceil(LANES) {
-                    let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
+                    let row = |channel: usize, tap: usize| {
+                        &plan.data[(channel * order.all + order.tap(tap)) * deep..][..deep]
+                    };
                     lines.push(plan.line(panel, |channel| {
-                        let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
+                        let all = (0..taps).flat_map(|tap| row(channel, tap));
+                        let all = all.fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
                         plan.bias(channel).wrapping_sub(all.wrapping_mul(more + bytes.in_zero))
                     }));
                     lines.push(scales(store, &plan, bytes, panel));
                     for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
                         lines.push(plan.line(panel, |channel| {
                             core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                k if k < deep => row(channel)[tap * deep + k],
+                                k if k < deep => row(channel, tap)[k],
                                 // What is beyond them is multiplied by zero.
                                 _ => 0,
                             })
@@ -206,7 +218,7 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
 
 /// Packs weights of a depthwise convolution, which lie as taps of channels.
 pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
-    let plan = plan(store, what)?;
+    let plan = plan(store, what, Order::plain(what.taps))?;
     let (taps, channels) = (plan.taps, plan.channels);
     match what.numbers {
         Numbers::Floats(floats) => {

@@ -9,6 +9,7 @@ use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
 use crate::ops::layer::{Layer, Weights, Window};
 use crate::ops::products::Operands;
 use crate::ops::store::Store;
+use crate::ops::transpose_conv::Transposed;
 use crate::ops::window::Span;
 use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
@@ -65,6 +66,18 @@ fn tensor(kind: Type, data: &[u8]) -> Tensor<'_> {
 fn store() -> Store {
     Store::new(1 << 30, Options { pack_weights: true })
 }
+
+/// Transposed ones: height, width, height and width of the window, both strides, padding, channels in and out.
+const TRANSPOSED: [[usize; 9]; 8] = [
+    [5, 13, 2, 2, 2, 2, 0, 37, 50],
+    [4, 30, 2, 2, 2, 2, 0, 64, 32],
+    [3, 7, 5, 4, 2, 3, 1, 9, 5],
+    [6, 5, 3, 3, 1, 1, 1, 16, 70],
+    [1, 1, 4, 3, 4, 2, 0, 130, 17],
+    [2, 3, 5, 5, 4, 4, 2, 8, 33],
+    [3, 4, 2, 1, 3, 1, 0, 20, 20],
+    [7, 2, 16, 15, 1, 4, 3, 4, 3],
+];
 
 /// The results of the portable kernel and of the fast one at every level.
 fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(&[u8], &[u8], &str)) {
@@ -136,20 +149,73 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
     }
 }
 
+/// The same of a transposed convolution, whose spans go from its result to its operand. Answers whether it was packed.
+fn compare_transposed(case: [usize; 9], is_float: bool, check: impl Fn(&[u8], &[u8], &str)) -> bool {
+    let [height, width, down, right, step_y, step_x, before, deep, channels] = case;
+    let mut dice = Dice(case.iter().fold(11, |sum, n| sum * 31 + *n as u64));
+    let span = |places: usize, size: usize, step: usize| Span {
+        length: (places - 1) * step + size - 2 * before,
+        places,
+        size,
+        step,
+        dilation: 1,
+        before,
+    };
+    let (y, x) = (span(height, down, step_y), span(width, right, step_x));
+    let draw = |dice: &mut Dice, count| if is_float { dice.floats(count) } else { dice.bytes(count) };
+    let operand = draw(&mut dice, 2 * height * width * deep);
+    let weights = draw(&mut dice, channels * down * right * deep);
+    let kind = if is_float { Type::F32 } else { Type::I8 };
+    let of_weights = tensor(kind, &weights);
+    let run = |pack_weights: bool| {
+        let mut kept = Store::new(1 << 30, Options { pack_weights });
+        let scales = kept.add_floats(channels, |channel| Some(0.0001 * (1 + channel % 5) as f32)).unwrap();
+        let numbers = if is_float {
+            Numbers::Floats(Floats { weights: kind, bias: kind, scales, low: -50.0, high: 60.0 })
+        } else {
+            Numbers::Bytes(Bytes { in_zero: -7, out_zero: 3, scales, low: -100, high: 120 })
+        };
+        let conv = Conv { y, x, in_channels: deep, out_channels: channels, deep, numbers, packed: None };
+        let transposed = Transposed::new(conv, &mut kept, &of_weights, None, 2);
+        let mut out = alloc::vec![0x5a; 2 * y.length * x.length * channels * kind.bytes()];
+        let operands = Operands { store: &kept, x: &operand, weights: &weights, bias: None };
+        crate::ops::transpose_conv::run(&transposed, operands, &mut out).unwrap();
+        (out, kept.packed_bytes() > 0)
+    };
+    let (wanted, _) = run(false);
+    let mut packs = true;
+    for level in Level::up_to_this() {
+        Level::pretend(level);
+        let (found, is_packed) = run(true);
+        packs &= is_packed;
+        check(&wanted, &found, &alloc::format!("transposed {case:?} with {level:?}"));
+    }
+    packs
+}
+
 #[test]
 fn every_set_of_instructions_gives_what_the_portable_kernels_give() {
     let floats = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
     };
+    let near = |wanted: &[u8], found: &[u8], what: &str| {
+        for (wanted, found) in floats(wanted).into_iter().zip(floats(found)) {
+            assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(10.0), "{what}: {wanted} {found}");
+        }
+    };
+    let same = |wanted: &[u8], found: &[u8], what: &str| assert_eq!(wanted, found, "{what}");
     let mut levels = 0;
     for (case, is_depthwise) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
-        compare(case, false, is_depthwise, |wanted, found, what| assert_eq!(wanted, found, "{what}"));
-        compare(case, true, is_depthwise, |wanted, found, what| {
-            for (wanted, found) in floats(wanted).into_iter().zip(floats(found)) {
-                assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(10.0), "{what}: {wanted} {found}");
-            }
-        });
+        compare(case, false, is_depthwise, same);
+        compare(case, true, is_depthwise, near);
         levels = Level::up_to_this().count();
     }
+    let mut packed = 0;
+    for case in TRANSPOSED {
+        packed += usize::from(compare_transposed(case, false, same));
+        compare_transposed(case, true, near);
+    }
+    // Of one no element reaches every line; of another the first that does lies beyond what a window of one element sees.
+    assert!(levels == 0 || packed == TRANSPOSED.len() - 2, "{packed} are packed");
     std::println!("{levels} levels up to {:?}", Level::up_to_this().last());
 }
