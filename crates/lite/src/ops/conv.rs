@@ -124,7 +124,7 @@ pub struct Kind {
 }
 
 /// Packs weights for the kernels of this machine, if it has any.
-pub type Pack = fn(&mut Store, &Weights<'_, '_>) -> Option<fast::Packed>;
+pub type Pack = fn(&mut Store, &Weights<'_, '_>, &Window) -> Option<fast::Packed>;
 
 impl Kind {
     /// A convolution of operand, weights and result whose batches and channels fit.
@@ -158,8 +158,9 @@ impl Kind {
         let (taps, pixels) = (of_weights[1] * of_weights[2] / wide, out_batch * out_height * out_width);
         let row = self.row * wide;
         let what = Weights { numbers: &numbers, weights, bias, taps, deep: row, channels, pixels };
-        let packed = self.pack.and_then(|pack| pack(store, &what));
         let in_channels = of_x[3] * wide;
+        let window = Window { y, x, channels: in_channels };
+        let packed = self.pack.and_then(|pack| pack(store, &what, &window));
         Ok(Conv { y, x, in_channels, out_channels: channels, deep: deep * wide, numbers, packed })
     }
 }
@@ -172,7 +173,8 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
     call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
     call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
-    let pack = (deep == in_channels).then_some(fast::pack as Pack);
+    let all: Pack = |store, what, _| fast::pack(store, what);
+    let pack = (deep == in_channels).then_some(all);
     Kind { activation: 3, axis: 0, row: deep, pack }.prepare(call, store, operands, deep)
 }
 

@@ -6,6 +6,7 @@
 //! results. Kernels are written once over sixteen lanes (`lanes.rs`). Whole numbers are the same in all of them.
 
 mod amx;
+mod columns;
 mod cpu;
 mod depthwise;
 mod lanes;

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::amx;
 use super::cpu::Level;
 use super::lanes::LANES;
+use super::{amx, columns};
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
-use crate::ops::layer::{Order, Weights};
+use crate::ops::layer::{Order, Weights, Window};
 use crate::ops::store::{Line, Source, Store};
 use crate::schema::Type;
 
@@ -24,6 +24,8 @@ pub struct Packed {
     zeros: usize,
     /// Lines of a panel.
     pub panel: usize,
+    /// Whether bytes of a depthwise window lie column by column, four lines of it at once.
+    pub columns: bool,
     /// Whether it is for tiles, which take operands as they are: signed.
     pub tiles: bool,
 }
@@ -57,6 +59,7 @@ struct Plan<'a> {
     deep: usize,
     channels: usize,
     order: Order,
+    columns: bool,
     /// Whether it is packed for tiles, and how many lines more may be read behind the panels then.
     tiles: bool,
     behind: usize,
@@ -75,10 +78,10 @@ impl Plan<'_> {
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
         let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + self.behind)?;
-        let Self { level, taps, deep, channels, order, tiles, scales, .. } = *self;
+        let Self { level, taps, deep, channels, order, columns, tiles, scales, .. } = *self;
         let addresses = [self.data, self.bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
         let source = Source { addresses, lines: [zeros, panel, count, taps, deep], order, zero, scales };
-        let packed = |pack| Packed { taps, deep, channels, level, pack, zeros, panel, tiles };
+        let packed = |pack| Packed { taps, deep, channels, level, pack, zeros, panel, columns, tiles };
         if let Some(pack) = store.same_pack(&source, channels) {
             return Some(packed(pack));
         }
@@ -145,6 +148,7 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>, order: Order) -> Option<Plan<
         deep,
         channels,
         order,
+        columns: false,
         tiles: false,
         behind: 0,
         scales: match what.numbers {
@@ -217,8 +221,15 @@ pub fn pack_taps(store: &mut Store, what: &Weights<'_, '_>, order: Order) -> Opt
 }
 
 /// Packs weights of a depthwise convolution, which lie as taps of channels.
-pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
-    let plan = plan(store, what, Order::plain(what.taps))?;
+pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>, window: &Window) -> Option<Packed> {
+    let (columns, size) = (columns::fits(window), window.x.size);
+    // The order says how they are packed: the same weights under another window are another pack.
+    let order = if columns {
+        Order { all: what.taps, first: 0, across: size, steps: [size as isize, 1] }
+    } else {
+        Order::plain(what.taps)
+    };
+    let plan = Plan { columns, ..plan(store, what, order)? };
     let (taps, channels) = (plan.taps, plan.channels);
     match what.numbers {
         Numbers::Floats(floats) => {
@@ -234,7 +245,17 @@ pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packe
             })
         }
         Numbers::Bytes(bytes) => {
-            let (fours, zero) = (taps.div_ceil(4), bytes.in_zero as u8);
+            // Which taps of the window a line has: the next four of a column, or of all.
+            let (down, across) = if columns { (window.y.size, size) } else { (1, taps) };
+            let four = move |line: usize| -> [Option<usize>; 4] {
+                let (first, column) = (4 * (line / across), line % across);
+                core::array::from_fn(|k| match columns {
+                    true => (first + k < down).then_some((first + k) * across + column),
+                    false => Some(4 * line + k).filter(|tap| *tap < taps),
+                })
+            };
+            let fours = if columns { down.div_ceil(4) * across } else { taps.div_ceil(4) };
+            let zero = bytes.in_zero as u8;
             plan.write(store, channels.div_ceil(64), zero, fours + 2, |store, lines| {
                 for panel in 0..channels.div_ceil(LANES) {
                     let at = |channel: usize, tap: usize| plan.data[tap * channels + channel];
@@ -244,12 +265,9 @@ pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packe
                         plan.bias(channel).wrapping_sub(all.wrapping_mul(128 + bytes.in_zero))
                     }));
                     lines.push(scales(store, &plan, bytes, panel));
-                    for four in 0..fours {
+                    for line in 0..fours {
                         lines.push(plan.line(panel, |channel| {
-                            core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                tap if tap < taps => at(channel, tap),
-                                _ => 0,
-                            })
+                            four(line).map(|tap| tap.map_or(0, |tap| at(channel, tap)))
                         }));
                     }
                 }

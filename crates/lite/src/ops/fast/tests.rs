@@ -15,7 +15,7 @@ use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
 /// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
-const CASES: [[usize; 7]; 9] = [
+const CASES: [[usize; 7]; 16] = [
     [1, 1, 1, 1, 0, 37, 50],
     [1, 7, 1, 1, 0, 64, 64],
     [5, 9, 1, 1, 0, 16, 33],
@@ -25,6 +25,14 @@ const CASES: [[usize; 7]; 9] = [
     [4, 13, 5, 1, 2, 6, 5],
     [13, 13, 2, 3, 0, 129, 96],
     [3, 40, 1, 1, 0, 31, 130],
+    [5, 23, 3, 1, 1, 35, 9],
+    [6, 31, 3, 2, 0, 48, 16],
+    [9, 19, 5, 2, 1, 18, 4],
+    [5, 16, 5, 1, 2, 32, 3],
+    [3, 3, 3, 1, 1, 20, 8],
+    // Windows with nothing of the picture in them.
+    [4, 5, 3, 1, 4, 19, 6],
+    [7, 4, 5, 2, 6, 33, 7],
 ];
 
 struct Dice(u64);
@@ -133,8 +141,9 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             channels,
             pixels: outputs / channels,
         };
-        let once =
-            |kept: &mut Store| if is_depthwise { pack_depthwise(kept, &what) } else { pack(kept, &what) };
+        let once = |kept: &mut Store| {
+            if is_depthwise { pack_depthwise(kept, &what, &window) } else { pack(kept, &what) }
+        };
         let packed = once(&mut kept).expect("weights can be packed");
         let bytes = kept.packed_bytes();
         once(&mut kept).expect("weights can be packed");
