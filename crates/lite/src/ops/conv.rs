@@ -173,8 +173,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
     call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
     call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
-    let all: Pack = |store, what, _| fast::pack(store, what);
-    let pack = (deep == in_channels).then_some(all);
+    let pack = (deep == in_channels).then_some(fast::pack_window as Pack);
     Kind { activation: 3, axis: 0, row: deep, pack }.prepare(call, store, operands, deep)
 }
 

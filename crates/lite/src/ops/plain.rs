@@ -16,6 +16,9 @@ pub fn pack(store: &mut Store, _: &Weights<'_, '_>) -> Option<Packed> {
 }
 
 /// The same.
+pub use pack_depthwise as pack_window;
+
+/// The same.
 pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>, _: &Window) -> Option<Packed> {
     pack(store, what)
 }

@@ -5,7 +5,7 @@ use super::cpu::Level;
 use super::lanes::{LANES, Lanes, Wide};
 use super::narrow::Narrow;
 use super::panels::TAPS;
-use super::rows::{Rows, TILE, Walk, next_tile};
+use super::rows::{Copies, Rows, TILE, Walk, next_tile};
 use super::tiles::SIGNS;
 use crate::error::{Error, Result};
 use crate::ops::conv::Numbers;
@@ -54,7 +54,8 @@ pub fn run_depthwise(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Re
     let (row, pixels) = (packed.channels * width, out.len() / (packed.channels * width));
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
-    let mut walk = Walk::new(window, x, width, zeros, pixels)
+    let mut copies = Copies::uninit();
+    let mut walk = Walk::new(window, x, width, zeros, pixels, packed.taps, &mut copies)
         .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
     let mut pixel = 0;
     while pixel < pixels {

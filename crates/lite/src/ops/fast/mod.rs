@@ -19,12 +19,12 @@ mod tiles;
 
 pub use cpu::widest;
 pub use depthwise::run_depthwise;
-pub use panels::{Packed, pack, pack_depthwise, pack_taps};
+pub use panels::{Packed, pack, pack_depthwise, pack_taps, pack_window};
 
 use cpu::Level;
 use lanes::LANES;
 use panels::TAPS;
-use rows::{TILE, Walk, next_tile};
+use rows::{Copies, TILE, Walk, next_tile};
 use tiles::{Kernels, Tile};
 
 use super::conv::Numbers;
@@ -75,11 +75,12 @@ pub fn run_spread(
     }
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
+    let mut copies = Copies::uninit();
     let panel_bytes = packed.panel * 64;
     let step = (NEAR / panel_bytes).next_multiple_of(4);
     for first in (0..packed.panels()).step_by(step) {
         let panels = first..(first + step).min(packed.panels());
-        let mut walk = Walk::new(window, x, width, zeros, pixels)
+        let mut walk = Walk::new(window, x, width, zeros, pixels, packed.taps, &mut copies)
             .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
         let (mut pixel, mut place, mut line) = (0, 0, 0);
         while pixel < pixels {

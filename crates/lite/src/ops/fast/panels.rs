@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::cpu::Level;
 use super::lanes::LANES;
-use super::{amx, columns};
+use super::{amx, columns, rows};
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
 use crate::ops::layer::{Order, Weights, Window};
@@ -161,6 +161,15 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>, order: Order) -> Option<Plan<
 /// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
 pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
     pack_taps(store, what, Order::plain(what.taps))
+}
+
+/// The same for a window, whose lines are taken as one row each where that is faster.
+pub fn pack_window(store: &mut Store, what: &Weights<'_, '_>, window: &Window) -> Option<Packed> {
+    if !rows::by_lines(window, what.numbers.width()) {
+        return pack(store, what);
+    }
+    let (lines, across) = (window.y.size, window.x.size);
+    pack(store, &Weights { taps: lines, deep: across * what.deep, ..*what })
 }
 
 /// The same with taps in another order than in the file, or some of them.

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::cpu::Level;
-use super::{pack, pack_depthwise, run, run_depthwise};
+use super::{pack_depthwise, pack_window, run, run_depthwise};
 use crate::load::Options;
 use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
 use crate::ops::layer::{Layer, Weights, Window};
@@ -15,7 +15,7 @@ use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
 /// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
-const CASES: [[usize; 7]; 16] = [
+const CASES: [[usize; 7]; 19] = [
     [1, 1, 1, 1, 0, 37, 50],
     [1, 7, 1, 1, 0, 64, 64],
     [5, 9, 1, 1, 0, 16, 33],
@@ -33,6 +33,10 @@ const CASES: [[usize; 7]; 16] = [
     // Windows with nothing of the picture in them.
     [4, 5, 3, 1, 4, 19, 6],
     [7, 4, 5, 2, 6, 33, 7],
+    // Lines of windows as rows, with borders that are wider than the picture or reach over both of its sides.
+    [4, 5, 3, 1, 4, 4, 6],
+    [3, 2, 3, 1, 1, 2, 3],
+    [20, 9, 7, 2, 3, 3, 20],
 ];
 
 struct Dice(u64);
@@ -142,7 +146,8 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             pixels: outputs / channels,
         };
         let once = |kept: &mut Store| {
-            if is_depthwise { pack_depthwise(kept, &what, &window) } else { pack(kept, &what) }
+            let pack = if is_depthwise { pack_depthwise } else { pack_window };
+            pack(kept, &what, &window)
         };
         let packed = once(&mut kept).expect("weights can be packed");
         let bytes = kept.packed_bytes();
