@@ -81,13 +81,22 @@ pub fn prepare_mirror(call: &Call<'_, '_>) -> Result<Mirror> {
     let before = paddings(call)?;
     let mode = call.option_byte(0)?;
     call.ensure(mode <= 1, "its mode is neither reflect nor symmetric")?;
-    let (from, to) = (x.shape.padded(), out.shape.padded());
+    let (mut from, mut to) = (x.shape.padded(), out.shape.padded());
     for axis in 0..MAX_RANK {
         let most = from[axis] - 1 + usize::from(mode);
         let after = to[axis] - from[axis] - before[axis];
         call.ensure(before[axis] <= most && after <= most, "a padding is longer than what it mirrors")?;
     }
-    Ok(Mirror { from, to, before, symmetric: usize::from(mode), width: x.kind.bytes() })
+    // What lies side by side in both is one element.
+    let mut width = x.kind.bytes();
+    for axis in (0..MAX_RANK).rev() {
+        if from[axis] != to[axis] {
+            break;
+        }
+        width *= from[axis];
+        (from[axis], to[axis]) = (1, 1);
+    }
+    Ok(Mirror { from, to, before, symmetric: usize::from(mode), width })
 }
 
 /// Computes a MIRROR_PAD.
