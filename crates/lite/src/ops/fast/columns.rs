@@ -24,6 +24,8 @@ struct Strip {
     panels: *const u8,
     panel_bytes: usize,
     channels: usize,
+    /// How many numbers lie between results.
+    pixel: usize,
     out: *mut u8,
     low: f32,
     high: f32,
@@ -43,10 +45,9 @@ type Kernels = &'static [(usize, Kernel)];
 /// Whether windows are such that columns are read once.
 pub fn fits(window: &Window) -> bool {
     let Window { y, x, .. } = window;
-    y.size == x.size
-        && matches!(x.size, 3 | 5)
-        && matches!(x.step, 1 | 2)
-        && [y.dilation, x.dilation] == [1; 2]
+    // With a step of one, pixels that are as far apart as elements of a window read the same columns.
+    let shared = x.step == 1 && x.dilation <= x.places || x.step == 2 && x.dilation == 1;
+    y.size == x.size && matches!(x.size, 3 | 5) && shared
 }
 
 /// Computes a depthwise convolution whose window fits.
@@ -61,11 +62,13 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
         return Err(Error::Bug("an operand is shorter than its shape says"));
     }
     let kernels = kernels(numbers, packed.level, x.size, x.step);
-    // As few pixels twice as can be: the last strip of a line ends with it, wherever it begins.
+    // How far pixels of a strip are apart, and how many there are at least; as few of them twice as can be: the last strip of a line ends with it,
+    // wherever it begins.
+    let (apart, places) = (x.dilation, x.places / x.dilation);
     let Some(&(1, single)) = kernels.last() else { return Err(Error::Bug("a kernel is missing")) };
-    let fitting = kernels.iter().filter(|(pixels, _)| *pixels <= x.places);
+    let fitting = kernels.iter().filter(|(pixels, _)| *pixels <= places);
     let Some(&(pixels, kernel)) =
-        fitting.min_by_key(|(pixels, _)| x.places.div_ceil(*pixels) * (pixels + STRIP_COST))
+        fitting.min_by_key(|(pixels, _)| places.div_ceil(*pixels) * (pixels + STRIP_COST))
     else {
         return Err(Error::Bug("a kernel is missing"));
     };
@@ -80,6 +83,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
         panels: packed.from(store, 0).as_ptr().cast(),
         panel_bytes: packed.panel * 64,
         channels: *channels,
+        pixel: apart * channels,
         out: out.as_mut_ptr(),
         low,
         high,
@@ -88,11 +92,14 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
     let reads = (pixels - 1) * x.step + x.size;
     for (number, out) in out.chunks_exact_mut(results).enumerate() {
         let (picture, place_y) = (number / y.places, number % y.places);
-        for first in (0..x.places).step_by(pixels) {
-            let first = first.min(x.places - pixels);
+        let firsts = (0..apart).flat_map(|among| {
+            let places = (x.places - among).div_ceil(apart);
+            (0..places).step_by(pixels).map(move |first| among + first.min(places - pixels) * apart)
+        });
+        for first in firsts {
             let left = (first * x.step).wrapping_sub(x.before);
             // Columns before the first are very large numbers.
-            let inside = |column: usize| left.wrapping_add(column) < x.length;
+            let inside = |column: usize| left.wrapping_add(column * apart) < x.length;
             let is_inside = left < x.length && inside(reads - 1);
             for (down, columns) in strip.columns[..y.size].iter_mut().enumerate() {
                 let Some(from) = y.at(place_y, down) else {
@@ -103,7 +110,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 let start = operand.as_ptr().wrapping_add((picture * y.length + from) * line);
                 let start = start.wrapping_add(left.wrapping_mul(row));
                 for (column, to) in columns.iter_mut().enumerate() {
-                    *to = start.wrapping_add(column * row);
+                    *to = start.wrapping_add(column * apart * row);
                 }
                 if !is_inside {
                     let outside =
@@ -111,10 +118,11 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                     outside.for_each(|(_, to)| *to = zeros);
                 }
             }
-            let out = out[first * row..(first + pixels) * row].as_mut_ptr();
+            let out = out[first * row..(first + (pixels - 1) * apart + 1) * row].as_mut_ptr();
             // The last of what is read, which ends where the operand does in the last strip: then pixels are computed one by one.
-            let bottom = (place_y * y.step + y.size - 1).saturating_sub(y.before).min(y.length - 1);
-            let last = left.wrapping_add(reads - 1).min(x.length - 1);
+            let bottom =
+                (place_y * y.step + (y.size - 1) * y.dilation).saturating_sub(y.before).min(y.length - 1);
+            let last = left.wrapping_add((reads - 1) * apart).min(x.length - 1);
             let ends = (picture * y.length + bottom) * line + last * row + reach;
             // SAFETY: the processor has the level's instructions; columns are rows of the operand or of zeros, which may be read as far as the
             // kernel does, results are as many as it is made for, and all panels were packed.
@@ -125,7 +133,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                     continue;
                 }
                 for pixel in 0..pixels {
-                    strip.out = out.add(pixel * row);
+                    strip.out = out.add(pixel * apart * row);
                     single(&strip);
                     strip.columns[..y.size].iter_mut().for_each(|columns| columns.rotate_left(x.step));
                 }
@@ -189,7 +197,7 @@ unsafe fn floats<V: Lanes, const K: usize, const S: usize, const P: usize>(strip
             }
             for p in 0..P {
                 let value = V::clamp(sums[p], strip.low, strip.high);
-                V::put_floats(out.add(p * strip.channels + first), value, left);
+                V::put_floats(out.add(p * strip.pixel + first), value, left);
             }
         }
     }
@@ -237,7 +245,7 @@ unsafe fn bytes<V: Lanes, const K: usize, const S: usize, const P: usize>(strip:
             }
             let scales = V::floats(panel.add(64).cast());
             for p in 0..P {
-                let to = strip.out.add(p * strip.channels + first);
+                let to = strip.out.add(p * strip.pixel + first);
                 V::put_bytes(to, sums[p], scales, strip.rounding, left);
             }
         }

@@ -56,6 +56,8 @@ pub struct Walk<'w> {
     /// Whether a row is a whole line of the window, and lines that are partly outside.
     lines: bool,
     copies: &'w mut Copies,
+    /// Which pixels of a tile have windows that are not inside, in which picture those are, and the line and column that they begin at.
+    over: [(usize, usize, usize, usize); TILE],
     pixel: usize,
     /// Where the current picture begins, in numbers.
     picture: usize,
@@ -91,6 +93,7 @@ impl<'w> Walk<'w> {
             flat,
             lines: taps != window.y.size * window.x.size,
             copies,
+            over: [(0, 0, 0, 0); TILE],
             pixel: 0,
             picture: 0,
             place_y: 0,
@@ -113,9 +116,9 @@ impl<'w> Walk<'w> {
         }
         let Window { y, x, channels } = *self.window;
         let line = x.length * row;
-        // Where windows begin, as if all of them were inside; and which are not, by the line and column that they begin at.
+        // Where windows begin, as if all of them were inside; and how many are not.
         let mut corners = [start; TILE];
-        let mut over = [None; TILE];
+        let mut over = 0;
         let (mut lane, mut end) = (0, 0);
         while lane < tile {
             let run = (x.places - self.place_x).min(tile - lane);
@@ -126,7 +129,8 @@ impl<'w> Walk<'w> {
                 let left = (place * x.step).wrapping_sub(x.before);
                 corners[lane] = start.wrapping_add(first.wrapping_add(left.wrapping_mul(row)));
                 if !(is_inside && self.inside_x.contains(&place)) {
-                    over[lane] = Some((self.picture, top, left));
+                    self.over[over] = (lane, self.picture, top, left);
+                    over += 1;
                 }
                 lane += 1;
             }
@@ -151,8 +155,8 @@ impl<'w> Walk<'w> {
                 *to = corner.wrapping_add(offset);
             }
         }
-        for (lane, over) in over.iter().enumerate() {
-            let Some((picture, top, left)) = *over else { continue };
+        for number in 0..over {
+            let (lane, picture, top, left) = self.over[number];
             if self.lines {
                 self.copy_lines(lane, picture, top, left, rows);
                 continue;

@@ -15,7 +15,7 @@ use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
 /// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
-const CASES: [[usize; 7]; 19] = [
+const CASES: [[usize; 7]; 23] = [
     [1, 1, 1, 1, 0, 37, 50],
     [1, 7, 1, 1, 0, 64, 64],
     [5, 9, 1, 1, 0, 16, 33],
@@ -37,6 +37,10 @@ const CASES: [[usize; 7]; 19] = [
     [4, 5, 3, 1, 4, 4, 6],
     [3, 2, 3, 1, 1, 2, 3],
     [20, 9, 7, 2, 3, 3, 20],
+    [9, 19, 3, 5, 2, 20, 6],
+    [12, 14, 5, 5, 4, 16, 4],
+    [10, 12, 3, 7, 4, 35, 5],
+    [10, 11, 3, 7, 0, 35, 5],
 ];
 
 struct Dice(u64);
@@ -59,6 +63,11 @@ impl Dice {
 fn span(length: usize, size: usize, step: usize, before: usize) -> Span {
     let places = (length + 2 * before - size) / step + 1;
     Span { length, places, size, step, dilation: 1, before }
+}
+
+/// The same with elements of the window further apart.
+fn dilated(length: usize, size: usize, dilation: usize, before: usize) -> Span {
+    Span { size, dilation, ..span(length, (size - 1) * dilation + 1, 1, before) }
 }
 
 fn tensor(kind: Type, data: &[u8]) -> Tensor<'_> {
@@ -96,7 +105,13 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
     let [height, width, size, step, before, deep, channels] = case;
     let channels = if is_depthwise { deep } else { channels };
     let mut dice = Dice(case.iter().fold(7, |sum, n| sum * 31 + *n as u64));
-    let (y, x) = (span(height, size, step, before), span(width, size, step, before));
+    // Steps beyond three stand for dilations, less three.
+    let (y, x) = match step.checked_sub(3) {
+        Some(dilation @ 1..) => {
+            (dilated(height, size, dilation, before), dilated(width, size, dilation, before))
+        }
+        _ => (span(height, size, step, before), span(width, size, step, before)),
+    };
     let taps = size * size;
     let (inputs, weights) =
         (2 * height * width * deep, taps * if is_depthwise { channels } else { deep * channels });
