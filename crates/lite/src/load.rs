@@ -9,7 +9,7 @@ use crate::ops::{self, Call, Kind, Store};
 use crate::plan::{self, Layout, Piece};
 use crate::plan_file::{self, Plan};
 use crate::schema::{Code, Info, OPS, OTHERS, Type};
-use crate::tensor::{Place, Tensor};
+use crate::tensor::{Border, Place, Tensor};
 
 /// The most tensors, operators and operands that a file may have: planning takes time with the square of the first.
 const MOST_TENSORS: usize = 16_384;
@@ -81,6 +81,9 @@ pub fn load_planned(file: &[u8], options: Options) -> Result<(Model<'_>, Layout)
         },
         slots: Vec::new(),
         weights_only: Vec::new(),
+        pictures_only: Vec::new(),
+        borders: Vec::new(),
+        keeps_borders: plan.is_some_and(|plan| plan.keeps_borders()),
         last_read: Vec::new(),
     };
     let operators = loader.operators(operators, codes)?;
@@ -106,6 +109,12 @@ struct Loader<'a> {
     slots: Vec<Piece>,
     /// Of every tensor, whether all who read it read it as weights or bias.
     weights_only: Vec<bool>,
+    /// Of every tensor, whether all who read it slide windows over it, which can stand for a border of zeros.
+    pictures_only: Vec<bool>,
+    /// Tensors around which there is a border of zeros that is in no memory.
+    borders: Vec<(usize, Border)>,
+    /// Whether borders are written to the arena all the same, as in plans from before they were not.
+    keeps_borders: bool,
     /// Of every tensor, the last operator that reads it; behind the last one for the model's results.
     last_read: Vec<usize>,
 }
@@ -156,6 +165,7 @@ impl<'a> Loader<'a> {
 
     fn find_readers(&mut self, operators: &[Operator<'a>]) {
         let mut only = alloc::vec![true; self.model.tensors.len()];
+        let mut pictures = only.clone();
         self.last_read = alloc::vec![0; self.model.tensors.len()];
         for (index, operator) in operators.iter().enumerate() {
             for (position, tensor) in self.model.operands[operator.inputs.clone()].iter().enumerate() {
@@ -166,15 +176,17 @@ impl<'a> Loader<'a> {
                 };
                 if let Ok(tensor) = usize::try_from(*tensor) {
                     only[tensor] &= as_weights;
+                    pictures[tensor] &=
+                        matches!(operator.info.code, Code::Conv | Code::Depthwise) && position == 0;
                     self.last_read[tensor] = index;
                 }
             }
         }
         for tensor in &self.model.outputs {
-            only[*tensor] = false;
+            (only[*tensor], pictures[*tensor]) = (false, false);
             self.last_read[*tensor] = operators.len();
         }
-        self.weights_only = only;
+        (self.weights_only, self.pictures_only) = (only, pictures);
     }
 
     fn take_inputs(&mut self) -> Result<()> {
@@ -227,6 +239,7 @@ impl<'a> Loader<'a> {
             inputs,
             outputs,
             options: operator.options,
+            borders: &self.borders,
         };
         let kind = ops::prepare(&call, &mut model.store)?;
         let node = Node {
@@ -260,6 +273,17 @@ impl<'a> Loader<'a> {
             Kind::Same | Kind::SameIfShapeIs => {
                 self.share(output, self.model.tensors[input].place);
                 matches!(node.kind, Kind::Same)
+            }
+            // Convolutions read zeros where there is nothing: a border is not written.
+            Kind::Move(ref pad) if self.pictures_only[output] && !self.keeps_borders => {
+                let [x, out] = [input, output].map(|tensor| &self.model.tensors[tensor]);
+                let is_pad = matches!(node.info.code, Code::Pad | Code::PadV2);
+                let Some(border) = is_pad.then(|| ops::border(pad, x, out)).flatten() else { return false };
+                let (shape, bytes, place) = (x.shape, x.bytes, x.place);
+                self.model.tensors[output] = Tensor { shape, bytes, ..out.clone() };
+                self.borders.push((output, border));
+                self.share(output, place);
+                true
             }
             // Weights that are stored in fewer bits are read as they are stored.
             Kind::Dequantize(_) if self.weights_only[output] => {

@@ -15,13 +15,15 @@ use crate::load::{self, Options};
 use crate::plan::{ALIGNMENT, Layout, Piece};
 
 const MAGIC: &[u8; 4] = b"PLIM";
-const VERSION: u32 = 1;
+/// In the first version, borders of zeros before convolutions have memory of their own.
+const VERSION: u32 = 2;
 /// Bytes before the offsets.
 const HEADER: usize = 24;
 
 /// Where the pieces of a model lie, as a file has it.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
+    version: u32,
     arena: u64,
     offsets: &'a [[u8; 8]],
 }
@@ -34,17 +36,23 @@ pub fn split(file: &[u8]) -> Result<(Option<Plan<'_>>, &[u8])> {
     let short = Error::Damaged { what: "the plan", at: 0 };
     let Some((header, rest)) = file.split_at_checked(HEADER) else { return Err(short) };
     let [_, version, low, high, slots, zero] = *chunks::<4>(header) else { return Err(short) };
-    if u32::from_le_bytes(version) != VERSION || zero != [0; 4] {
-        return Err(Error::Damaged { what: "the plan's version, which must be 1,", at: 4 });
+    let version = u32::from_le_bytes(version);
+    if !(1..=VERSION).contains(&version) || zero != [0; 4] {
+        return Err(Error::Damaged { what: "the plan's version, which must be 1 or 2,", at: 4 });
     }
     let slots = u32::from_le_bytes(slots) as usize;
     let bytes = slots.checked_mul(8).ok_or(short.clone())?;
     let Some((offsets, model)) = rest.split_at_checked(bytes) else { return Err(short) };
     let arena = u64::from(u32::from_le_bytes(low)) | (u64::from(u32::from_le_bytes(high)) << 32);
-    Ok((Some(Plan { arena, offsets: chunks::<8>(offsets) }), model))
+    Ok((Some(Plan { version, arena, offsets: chunks::<8>(offsets) }), model))
 }
 
 impl Plan<'_> {
+    /// Whether it has memory for borders of zeros that convolutions can do without.
+    pub fn keeps_borders(&self) -> bool {
+        self.version == 1
+    }
+
     /// The layout of these pieces, checked.
     pub fn layout(&self, pieces: &[Piece]) -> Result<Layout> {
         let wrong = |what, at| Err(Error::Damaged { what, at });

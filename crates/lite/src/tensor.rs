@@ -89,6 +89,9 @@ pub struct Tensor<'a> {
     pub axis: usize,
 }
 
+/// How many zeros there are before and behind the lines of a picture, and before and behind the pixels of a line.
+pub type Border = [[usize; 2]; 2];
+
 impl<'a> Tensor<'a> {
     /// Reads the tensor of that index.
     pub fn read(index: usize, table: Table<'a>, buffers: &Tables<'a>, file: &'a [u8]) -> Result<Self> {

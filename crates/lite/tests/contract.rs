@@ -128,3 +128,47 @@ fn a_plan_file_runs_as_its_model_and_offsets_are_not_believed() {
         }
     }
 }
+
+#[test]
+fn a_border_of_zeros_is_not_written_except_where_an_older_plan_has_room_for_it() {
+    let all = fixtures();
+    for name in ["conv_padded.f32", "conv_padded.int8"] {
+        let fixture = all.iter().find(|fixture| fixture.name == name).unwrap();
+        let pads = |model: &Model<'_>| model.operator_infos().filter(|info| info.name == "PAD").count();
+        let run = |model: &Model<'_>| {
+            let mut arena = vec![0xa5; model.arena_bytes()];
+            model.input(0, &mut arena).unwrap().copy_from_slice(&fixture.inputs[0]);
+            model.run(&mut arena).unwrap();
+            model.output(0, &arena).unwrap().to_vec()
+        };
+        let model = Model::load(&fixture.model).unwrap();
+        assert_eq!(pads(&model), 0, "{name}");
+        // A plan of the first version, every tensor at a place of its own: only as many as there were then are taken.
+        let room = 1u64 << 20;
+        let plans = (1..20u64).map(|slots| {
+            let mut plan = b"PLIM".to_vec();
+            plan.extend(1u32.to_le_bytes());
+            plan.extend((slots * room).to_le_bytes());
+            plan.extend(slots.to_le_bytes());
+            (0..slots).for_each(|slot| plan.extend((slot * room).to_le_bytes()));
+            plan.extend(&fixture.model);
+            plan
+        });
+        let mut loaded = 0;
+        for plan in plans {
+            let Ok(model) = Model::load(&plan) else { continue };
+            assert!(pads(&model) > 0, "{name}");
+            loaded += 1;
+            assert_eq!(run(&model), run(&Model::load(&fixture.model).unwrap()), "{name}");
+        }
+        assert_eq!(loaded, 1, "{name}");
+    }
+}
+
+#[test]
+fn a_border_of_another_number_is_written() {
+    let all = fixtures();
+    let fixture = all.iter().find(|fixture| fixture.name == "conv_padded_value.f32").unwrap();
+    let model = Model::load(&fixture.model).unwrap();
+    assert!(model.operator_infos().any(|info| info.name == "PADV2"));
+}

@@ -35,6 +35,12 @@ def conv(x, out, size=3, **more):
     return tf.nn.bias_add(tf.nn.conv2d(x, weights(size, size, x.shape[-1], out), **more), weights(out))
 
 
+def padded(x):
+    x = tf.pad(x, [[0, 0], [1, 2], [2, 1], [0, 0]])
+    wide = tf.nn.depthwise_conv2d(x, weights(3, 3, 5, 1), [1, 2, 2, 1], "VALID")
+    return conv(x, 6, strides=2, padding="VALID") + conv(tf.pad(wide, [[0, 0], [0, 1], [1, 0], [0, 0]]), 6, size=2, padding="VALID")
+
+
 def net(x):
     x = tf.nn.relu6(conv(x, 8, strides=2))
     y = tf.nn.depthwise_conv2d(x, weights(3, 3, 8, 1), [1, 1, 1, 1], "SAME")
@@ -99,6 +105,25 @@ def cases():
         yield name, function, [P], ()
     # Last, so that the numbers of the others stay.
     yield "conv_patches", lambda x: conv(x, 5, size=16, strides=16, padding="VALID"), [picture(3, 32)], ("int8",)
+    few = tf.TensorSpec([2, 7, 9, 5], tf.float32)
+    yield "conv_padded", padded, [few], ("int8",)
+    yield "conv_padded_value", lambda x: conv(tf.pad(x, [[0, 0], [1, 2], [2, 0], [0, 0]], constant_values=-2.5), 6, padding="VALID"), [few], ()
+    # Rests of channels, lines and windows: as wide as its stride, wider, narrower, and with a stride of one.
+    wide = tf.TensorSpec([2, 3, 7, 21], tf.float32)
+    up = lambda x, size, stride, shape, padding: tf.nn.conv2d_transpose(x, weights(*size, 19, 21), [2, *shape, 19], stride, padding)
+    yield "transpose_conv_wide", lambda x: up(x, (2, 2), 2, (6, 14), "SAME") + weights(19), [wide], ("int8",)
+    yield "transpose_conv_over", lambda x: up(x, (5, 4), (2, 3), (6, 20), "SAME"), [wide], ("int8",)
+    yield "transpose_conv_under", lambda x: up(x, (2, 3), (3, 2), (8, 15), "VALID"), [wide], ("int8",)
+    yield "transpose_conv_one", lambda x: up(x, (3, 3), 1, (3, 7), "SAME"), [wide], ("int8",)
+    # Windows whose columns are read once for several pixels: lines shorter than a strip and with rests, panels of channels with rests.
+    for name, size, stride, shape, padding in (
+        ("three", 3, 1, (2, 5, 23, 35), "SAME"), ("three_two", 3, 2, (2, 6, 31, 35), "SAME"), ("five", 5, 1, (2, 6, 17, 18), "SAME"),
+        ("five_two", 5, 2, (2, 9, 19, 18), "VALID"),
+    ):
+        channels = shape[-1]
+        yield f"depthwise_{name}", lambda x, size=size, stride=stride, channels=channels, padding=padding: tf.nn.bias_add(
+            tf.nn.depthwise_conv2d(x, weights(size, size, channels, 1), [1, stride, stride, 1], padding), weights(channels)
+        ), [tf.TensorSpec(shape, tf.float32)], ("int8",)
 
 
 def convert(function, specs, way):

@@ -124,7 +124,7 @@ pub struct Kind {
 }
 
 /// Packs weights for the kernels of this machine, if it has any.
-pub type Pack = fn(&mut Store, &Weights<'_, '_>) -> Option<fast::Packed>;
+pub type Pack = fn(&mut Store, &Weights<'_, '_>, &Window) -> Option<fast::Packed>;
 
 impl Kind {
     /// A convolution of operand, weights and result whose batches and channels fit.
@@ -141,7 +141,10 @@ impl Kind {
         let padding = call.option_byte(0)?;
         let span = |axis: usize, stride: usize, dilation: usize| {
             let (stride, dilation) = (call.option(stride, 0)?, call.option(dilation, 1)?);
-            Span::new(call, padding, of_x[axis], of_out[axis], of_weights[axis], stride, dilation)
+            let border = call.border(0)[axis - 1];
+            let length = of_x[axis].saturating_add(border[0]).saturating_add(border[1]);
+            let span = Span::new(call, padding, length, of_out[axis], of_weights[axis], stride, dilation)?;
+            Ok(span.without(border))
         };
         let (y, x) = (span(1, 2, self.activation + 2)?, span(2, 1, self.activation + 1)?);
         // A picture cut into patches is one of wider pixels, each of them a row of a patch: fewer and longer products.
@@ -155,8 +158,9 @@ impl Kind {
         let (taps, pixels) = (of_weights[1] * of_weights[2] / wide, out_batch * out_height * out_width);
         let row = self.row * wide;
         let what = Weights { numbers: &numbers, weights, bias, taps, deep: row, channels, pixels };
-        let packed = self.pack.and_then(|pack| pack(store, &what));
         let in_channels = of_x[3] * wide;
+        let window = Window { y, x, channels: in_channels };
+        let packed = self.pack.and_then(|pack| pack(store, &what, &window));
         Ok(Conv { y, x, in_channels, out_channels: channels, deep: deep * wide, numbers, packed })
     }
 }
@@ -169,7 +173,7 @@ pub fn prepare(call: &Call<'_, '_>, store: &mut Store) -> Result<Conv> {
     call.ensure(batch == out_batch && channels == out_channels, "its result has another shape")?;
     call.ensure(in_channels % deep == 0, "its weights do not fit the channels of its operand")?;
     call.ensure(out_channels % (in_channels / deep) == 0, "its groups do not divide its channels")?;
-    let pack = (deep == in_channels).then_some(fast::pack as Pack);
+    let pack = (deep == in_channels).then_some(fast::pack_window as Pack);
     Kind { activation: 3, axis: 0, row: deep, pack }.prepare(call, store, operands, deep)
 }
 
@@ -180,6 +184,16 @@ pub fn run(conv: &Conv, operands: Operands<'_>, out: &mut [u8]) -> Result<()> {
         None => {
             conv.numbers.run(conv, operands, out);
             Ok(())
+        }
+    }
+}
+
+impl Numbers {
+    /// How many bytes a number of the operand or the result has.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Floats(_) => 4,
+            Self::Bytes(_) => 1,
         }
     }
 }

@@ -29,6 +29,7 @@ mod store;
 mod transpose_conv;
 mod window;
 
+pub use pad::border;
 pub use store::Store;
 
 use crate::error::{Error, Result};
@@ -36,7 +37,7 @@ use crate::flat::Table;
 use crate::model::{Model, Node, Operand};
 use crate::quant::Affine;
 use crate::schema::{Code, Info, Type};
-use crate::tensor::Tensor;
+use crate::tensor::{Border, Tensor};
 use products::Operands;
 
 /// An operator, ready to run.
@@ -54,7 +55,7 @@ pub enum Kind {
     Binary(binary::Binary),
     Conv(conv::Conv),
     Depthwise(conv::Conv),
-    TransposeConv(conv::Conv),
+    TransposeConv(transpose_conv::Transposed),
     Dense(dense::Dense),
     Matmul(matmul::Matmul),
     Pool(pool::Pool),
@@ -95,6 +96,8 @@ pub struct Call<'m, 'a> {
     pub inputs: &'m [i32],
     pub outputs: &'m [i32],
     pub options: Option<Table<'a>>,
+    /// Tensors around which there is a border of zeros that is in no memory.
+    pub borders: &'m [(usize, Border)],
 }
 
 impl<'m, 'a> Call<'m, 'a> {
@@ -131,6 +134,13 @@ impl<'m, 'a> Call<'m, 'a> {
     /// An input.
     pub fn input(&self, position: usize) -> Result<&'m Tensor<'a>> {
         self.some(self.optional(position), "an input is missing")
+    }
+
+    /// The border around an input that is in no memory.
+    pub fn border(&self, position: usize) -> Border {
+        let tensor = self.inputs.get(position).map(|tensor| *tensor as usize);
+        let found = self.borders.iter().find(|(around, _)| Some(*around) == tensor);
+        found.map_or([[0; 2]; 2], |(_, border)| *border)
     }
 
     /// An output.
@@ -332,7 +342,6 @@ pub fn run(model: &Model<'_>, node: &Node, arena: &mut [u8]) -> Result<()> {
                 Kind::Move(moved) => moves::run(moved, out, x.bytes()?),
                 Kind::MirrorPad(mirror) => pad::run_mirror(mirror, out, x.bytes()?),
                 Kind::Gather(gather) => gather::run(gather, node, out, x.bytes()?, y.bytes()?),
-                Kind::Resize(resize) => resize::run(resize, out, x.bytes()?),
                 Kind::Cast => convert::run_cast(model, node, out, x.bytes()?),
                 Kind::Shape => convert::run_shape(model, node, out),
                 kind => fast::widest(Simple { kind, store, out, x, y }),
@@ -360,6 +369,7 @@ impl layer::Work for Simple<'_> {
             Kind::Unary(unary) => element::run(unary, out, x),
             Kind::Binary(binary) => binary::run(binary, out, x, y),
             Kind::Pool(pool) => pool::run(pool, out, x.bytes()?),
+            Kind::Resize(resize) => resize::run(resize, out, x.bytes()?),
             Kind::Reduce(reduce) => reduce::run(reduce, out, x.bytes()?),
             Kind::Softmax(softmax) => softmax::run(softmax, store, out, x),
             Kind::Quantize(affine, kind) => convert::run_quantize(*affine, *kind, out, x.bytes()?),

@@ -247,17 +247,22 @@ fn strided_slice(call: &Call<'_, '_>, moved: &mut Move) -> Result<()> {
 /// Moves elements.
 pub fn run(moved: &Move, out: &mut [u8], x: &[u8]) -> Result<()> {
     let width = moved.width;
-    if let Some(fill) = &moved.fill {
-        out.chunks_exact_mut(width).for_each(|element| element.copy_from_slice(&fill[..width]));
+    match &moved.fill {
+        Some(fill) if fill[..width].iter().all(|byte| *byte == fill[0]) => out.fill(fill[0]),
+        Some(fill) => out.chunks_exact_mut(width).for_each(|to| to.copy_from_slice(&fill[..width])),
+        None => {}
     }
     if moved.dims.contains(&0) {
         return Ok(());
     }
     // Elements that lie side by side in both are copied as one.
     let (mut dims, mut run) = (moved.dims, width);
-    if moved.from.1[MAX_RANK - 1] == 1 && moved.to.1[MAX_RANK - 1] == 1 || dims[MAX_RANK - 1] == 1 {
-        run *= dims[MAX_RANK - 1];
-        dims[MAX_RANK - 1] = 1;
+    for axis in (0..MAX_RANK).rev() {
+        let neighbours = [moved.from.1[axis], moved.to.1[axis]] == [(run / width) as isize; 2];
+        if !neighbours && dims[axis] != 1 {
+            break;
+        }
+        run *= core::mem::replace(&mut dims[axis], 1);
     }
     let mut places = Places::new(&dims, [&moved.from.1, &moved.to.1]);
     for _ in 0..dims.iter().product() {

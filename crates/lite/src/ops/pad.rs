@@ -4,7 +4,7 @@ use super::Call;
 use super::moves::{Move, Six};
 use crate::error::Result;
 use crate::schema::{Code, Type};
-use crate::tensor::{MAX_RANK, strides};
+use crate::tensor::{Border, MAX_RANK, Tensor, strides};
 
 /// Checks a PAD.
 pub fn prepare_pad(call: &Call<'_, '_>) -> Result<Move> {
@@ -28,6 +28,22 @@ pub fn prepare_pad(call: &Call<'_, '_>) -> Result<Move> {
         Move { dims, from: (0, strides(&dims)), to: (base, to), width: x.kind.bytes(), fill: Some(fill) };
     call.ensure(moved.fits(x.shape.count(), out.shape.count()), "it writes outside its result")?;
     Ok(moved)
+}
+
+/// The border of zeros around pictures that a PAD adds, if it adds nothing else.
+pub fn border(pad: &Move, x: &Tensor<'_>, out: &Tensor<'_>) -> Option<Border> {
+    let zero = if x.kind == Type::I8 { x.affine()?.zero as u8 } else { 0 };
+    let mut fill = [0; 8];
+    fill[0] = zero;
+    let ([batch, height, width, channels], [out_batch, out_height, out_width, out_channels]) =
+        x.shape.four().zip(out.shape.four())?;
+    if pad.fill != Some(fill) || batch != out_batch || channels != out_channels {
+        return None;
+    }
+    // What is before the first element, in lines and pixels of the result.
+    let first = usize::try_from(pad.to.0).ok()? / channels;
+    let (top, left) = (first / out_width, first % out_width);
+    Some([[top, out_height - height - top], [left, out_width - width - left]])
 }
 
 /// How much is added before each of six dimensions; what is added behind must make up the result's shape.
@@ -65,13 +81,22 @@ pub fn prepare_mirror(call: &Call<'_, '_>) -> Result<Mirror> {
     let before = paddings(call)?;
     let mode = call.option_byte(0)?;
     call.ensure(mode <= 1, "its mode is neither reflect nor symmetric")?;
-    let (from, to) = (x.shape.padded(), out.shape.padded());
+    let (mut from, mut to) = (x.shape.padded(), out.shape.padded());
     for axis in 0..MAX_RANK {
         let most = from[axis] - 1 + usize::from(mode);
         let after = to[axis] - from[axis] - before[axis];
         call.ensure(before[axis] <= most && after <= most, "a padding is longer than what it mirrors")?;
     }
-    Ok(Mirror { from, to, before, symmetric: usize::from(mode), width: x.kind.bytes() })
+    // What lies side by side in both is one element.
+    let mut width = x.kind.bytes();
+    for axis in (0..MAX_RANK).rev() {
+        if from[axis] != to[axis] {
+            break;
+        }
+        width *= from[axis];
+        (from[axis], to[axis]) = (1, 1);
+    }
+    Ok(Mirror { from, to, before, symmetric: usize::from(mode), width })
 }
 
 /// Computes a MIRROR_PAD.

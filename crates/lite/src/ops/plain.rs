@@ -1,7 +1,7 @@
 //! What stands for `fast` where there are no vector instructions to ask for: nothing is packed.
 
 use super::conv::Numbers;
-use super::layer::{Layer, Weights, Work};
+use super::layer::{Layer, Order, Spread, Weights, Window, Work};
 use super::matmul::Pair;
 use super::store::Store;
 use crate::error::Result;
@@ -17,7 +17,17 @@ pub fn pack(store: &mut Store, _: &Weights<'_, '_>) -> Option<Packed> {
 }
 
 /// The same.
-pub use pack as pack_depthwise;
+pub use pack_depthwise as pack_window;
+
+/// The same.
+pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>, _: &Window) -> Option<Packed> {
+    pack(store, what)
+}
+
+/// The same.
+pub fn pack_taps(store: &mut Store, what: &Weights<'_, '_>, _: Order) -> Option<Packed> {
+    pack(store, what)
+}
 
 /// Cannot be called.
 pub fn run(layer: &Layer<'_>, _: &Numbers, _: &mut [u8]) -> Result<()> {
@@ -26,6 +36,11 @@ pub fn run(layer: &Layer<'_>, _: &Numbers, _: &mut [u8]) -> Result<()> {
 
 /// The same.
 pub use run as run_depthwise;
+
+/// The same.
+pub fn run_spread(layer: &Layer<'_>, _: &Numbers, _: &Spread, _: usize, _: &mut [u8]) -> Result<()> {
+    match *layer.packed {}
+}
 
 /// Looks up every byte.
 pub fn lookup(table: &[u8; 256], bytes: &mut [u8]) {

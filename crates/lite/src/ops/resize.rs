@@ -83,43 +83,98 @@ impl Axis {
     }
 }
 
+/// Places that are found at once, for all lines.
+const PLACES: usize = 32;
+
 /// Changes the size.
+#[inline(always)]
 pub fn run(resize: &Resize, out: &mut [u8], x: &[u8]) -> Result<()> {
     let Resize { y: down, x: across, channels, kind, nearest } = resize;
     let pixel_bytes = channels * kind.bytes();
-    let picture = down.from * across.from;
-    for (number, out) in out.chunks_exact_mut(pixel_bytes).enumerate() {
-        let (at_x, rest) = (number % across.to, number / across.to);
-        let (at_y, batch) = (rest % down.to, rest / down.to);
-        let pixel = |y: usize, x_at: usize| {
-            let start = (batch * picture + y * across.from + x_at) * pixel_bytes;
-            &x[start..start + pixel_bytes]
-        };
-        if *nearest {
-            out.copy_from_slice(pixel(down.nearest(at_y), across.nearest(at_x)));
-        } else if *kind == Type::F32 {
-            let ((y0, y1, dy), (x0, x1, dx)) = (down.between(at_y), across.between(at_x));
-            let corners = [pixel(y0, x0), pixel(y0, x1), pixel(y1, x0), pixel(y1, x1)].map(chunks::<4>);
-            let parts = [(1.0 - dy) * (1.0 - dx), (1.0 - dy) * dx, dy * (1.0 - dx), dy * dx];
-            for (channel, out) in chunks_mut::<4>(out).iter_mut().enumerate() {
-                let value: f32 =
-                    corners.iter().zip(parts).map(|(corner, part)| f(corner[channel]) * part).sum();
-                *out = value.to_le_bytes();
+    let row = |line: usize| &x[line * across.from * pixel_bytes..][..across.from * pixel_bytes];
+    for first in (0..across.to).step_by(PLACES) {
+        let places = first..(first + PLACES).min(across.to);
+        let (mut floats, mut parts) = ([(0, 0, 0.0); PLACES], [(0, 0, 0); PLACES]);
+        for (at, (float, part)) in places.clone().zip(floats.iter_mut().zip(&mut parts)) {
+            match (nearest, kind) {
+                (true, _) => *part = (across.nearest(at), 0, 0),
+                (_, Type::F32) => *float = across.between(at),
+                _ => *part = across.between_parts(at),
             }
-        } else {
-            let ((y0, y1, dy), (x0, x1, dx)) = (down.between_parts(at_y), across.between_parts(at_x));
-            let corners = [pixel(y0, x0), pixel(y0, x1), pixel(y1, x0), pixel(y1, x1)];
-            let parts = [(1024 - dy) * (1024 - dx), (1024 - dy) * dx, dy * (1024 - dx), dy * dx];
-            for (channel, out) in out.iter_mut().enumerate() {
-                let sum: i64 = corners
-                    .iter()
-                    .zip(parts)
-                    .map(|(corner, part)| i64::from(s(corner[channel])) * part)
-                    .sum();
-                let half = if sum > 0 { 1 << 19 } else { -(1 << 19) };
-                *out = b(((sum + half) / (1 << 20)) as i32);
+        }
+        let lines = out.chunks_exact_mut(across.to * pixel_bytes).enumerate();
+        for (number, out) in lines {
+            let (at_y, batch) = (number % down.to, number / down.to);
+            let out = out[first * pixel_bytes..places.end * pixel_bytes].chunks_exact_mut(pixel_bytes);
+            let line = |y: usize| row(batch * down.from + y);
+            if *nearest {
+                let line = line(down.nearest(at_y));
+                for (out, (place, ..)) in out.zip(&parts) {
+                    out.copy_from_slice(&line[place * pixel_bytes..][..pixel_bytes]);
+                }
+            } else if *kind == Type::F32 {
+                let (y0, y1, dy) = down.between(at_y);
+                let lines = [line(y0), line(y1)];
+                for (out, (x0, x1, dx)) in out.zip(&floats) {
+                    let corners = corners(lines, [*x0, *x1], pixel_bytes).map(chunks::<4>);
+                    let parts = [(1.0 - dy) * (1.0 - dx), (1.0 - dy) * dx, dy * (1.0 - dx), dy * dx];
+                    blend(chunks_mut::<4>(out), corners, |of: [[u8; 4]; 4]| {
+                        let sum = f(of[0]) * parts[0] + f(of[1]) * parts[1];
+                        (sum + f(of[2]) * parts[2] + f(of[3]) * parts[3]).to_le_bytes()
+                    });
+                }
+            } else {
+                let (y0, y1, dy) = down.between_parts(at_y);
+                let lines = [line(y0), line(y1)];
+                for (out, (x0, x1, dx)) in out.zip(&parts) {
+                    let corners = corners(lines, [*x0, *x1], pixel_bytes);
+                    let parts = [(1024 - dy) * (1024 - dx), (1024 - dy) * dx, dy * (1024 - dx), dy * dx];
+                    // As far as neighbours are apart at most, so that sums are within 32 bits.
+                    if dy.abs().max(dx.abs()) <= 1024 {
+                        let parts = parts.map(|part| part as i32);
+                        blend(out, corners, |of: [u8; 4]| {
+                            let sum = (0..4).fold(0i32, |sum, k| sum.wrapping_add(s(of[k]) * parts[k]));
+                            let half = if sum > 0 { 1 << 19 } else { -(1 << 19) };
+                            b(sum.wrapping_add(half) / (1 << 20))
+                        });
+                    } else {
+                        blend_far(out, corners, parts);
+                    }
+                }
             }
         }
     }
     Ok(())
+}
+
+/// The pixels at two places of two lines.
+#[inline(always)]
+fn corners([above, below]: [&[u8]; 2], [left, right]: [usize; 2], bytes: usize) -> [&[u8]; 4] {
+    let [a, b] = [left, right].map(|at| at * bytes..(at + 1) * bytes);
+    [&above[a.clone()], &above[b.clone()], &below[a], &below[b]]
+}
+
+/// Makes each number of a pixel of those of four others, sixteen at once as far as they go.
+#[inline(always)]
+fn blend<T: Copy>(out: &mut [T], corners: [&[T]; 4], one: impl Fn([T; 4]) -> T) {
+    let (blocks, rest) = out.as_chunks_mut::<16>();
+    let split = corners.map(|corner| corner.as_chunks::<16>());
+    for (number, out) in blocks.iter_mut().enumerate() {
+        let [x, y, z, w] = split.map(|(blocks, _)| &blocks[number]);
+        *out = core::array::from_fn(|lane| one([x[lane], y[lane], z[lane], w[lane]]));
+    }
+    for (lane, out) in rest.iter_mut().enumerate() {
+        *out = one(split.map(|(_, rest)| rest[lane]));
+    }
+}
+
+/// The same of bytes with parts so large that a sum needs more than 32 bits.
+#[inline(never)]
+fn blend_far(out: &mut [u8], corners: [&[u8]; 4], parts: [i64; 4]) {
+    for (channel, out) in out.iter_mut().enumerate() {
+        let sum: i64 =
+            corners.iter().zip(parts).map(|(corner, part)| i64::from(s(corner[channel])) * part).sum();
+        let half = if sum > 0 { 1 << 19 } else { -(1 << 19) };
+        *out = b(((sum + half) / (1 << 20)) as i32);
+    }
 }

@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use super::Call;
+use super::layer::{Order, Part};
 use crate::error::{Error, Result};
 use crate::load::Options;
 use crate::quant::Scale;
@@ -28,7 +29,9 @@ pub struct Store {
     pub tables: Vec<[u8; 256]>,
     /// Weights in the order in which vector instructions read them, one pack for all operators that read the same.
     pub packs: Vec<Vec<Line>>,
-    /// What each of them was made of.
+    /// Parts of results of operators that are computed in several.
+    pub parts: Vec<Part>,
+    /// What each pack was made of.
     sources: Vec<Source>,
 }
 
@@ -37,6 +40,7 @@ pub struct Store {
 pub struct Source {
     pub addresses: [usize; 2],
     pub lines: [usize; 5],
+    pub order: Order,
     pub zero: u8,
     pub scales: Option<usize>,
     /// How many operators read it.
@@ -53,6 +57,7 @@ impl Store {
             reals: Vec::new(),
             tables: Vec::new(),
             packs: Vec::new(),
+            parts: Vec::new(),
             sources: Vec::new(),
         }
     }
@@ -101,7 +106,7 @@ impl Store {
     /// Which pack was made of the same, with scales of the same `channels`, for one reader more. The steps of a recurrent layer share theirs.
     pub fn same_pack(&mut self, source: &Source, channels: usize) -> Option<usize> {
         let scales = |at: Option<usize>| at.map(|at| &self.reals[at..at + channels]);
-        let key = |source: &Source| (source.addresses, source.lines, source.zero);
+        let key = |source: &Source| (source.addresses, source.lines, source.order, source.zero);
         let same = |old: &Source| key(old) == key(source) && scales(old.scales) == scales(source.scales);
         let pack = self.sources.iter().position(same)?;
         self.sources[pack].readers += 1;
@@ -120,6 +125,13 @@ impl Store {
         self.packs.len() - 1
     }
 
+    /// Forgets packs and parts behind so many, which nothing reads.
+    pub fn forget(&mut self, packs: usize, parts: usize) {
+        self.packs.truncate(packs);
+        self.sources.truncate(packs);
+        self.parts.truncate(parts);
+    }
+
     /// How many bytes of packed weights there are.
     pub fn packed_bytes(&self) -> usize {
         self.packs.iter().map(|lines| lines.capacity() * size_of::<Line>()).sum()
@@ -130,6 +142,7 @@ impl Store {
         self.reals.capacity() * 4
             + self.tables.capacity() * 256
             + self.packs.capacity() * size_of::<Vec<Line>>()
+            + self.parts.capacity() * size_of::<Part>()
             + self.sources.capacity() * size_of::<Source>()
     }
 }

@@ -49,6 +49,11 @@ impl Span {
         Ok(Self { length, places, size, step, dilation, before })
     }
 
+    /// The same span where so much of what it slides over, before and behind, is padding that is in no memory.
+    pub fn without(self, [before, behind]: [usize; 2]) -> Self {
+        Self { length: self.length - before - behind, before: self.before + before, ..self }
+    }
+
     /// The element that the window looks at, unless it is padding.
     #[inline(always)]
     pub fn at(&self, place: usize, element: usize) -> Option<usize> {

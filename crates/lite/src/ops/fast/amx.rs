@@ -7,7 +7,7 @@ use core::arch::x86_64::{_mm512_maskz_loadu_epi8, _mm512_store_si512};
 
 use super::lanes::{LANES, Lanes, Wide, soon};
 use super::panels::{HEAD, TAPS};
-use super::rows::{TILE, Walk};
+use super::rows::{Copies, TILE, Walk};
 use crate::error::{Error, Result};
 use crate::ops::conv::Bytes;
 use crate::ops::layer::Layer;
@@ -61,6 +61,7 @@ pub fn run(layer: &Layer<'_>, bytes: &Bytes, out: &mut [u8]) -> Result<()> {
     let (row, pixels) = (packed.channels, out.len() / packed.channels);
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
+    let mut copies = Copies::uninit();
     // Tiles of like sizes, none of them much too large for the last pixels.
     let tile = pixels.div_ceil(pixels.div_ceil(TILE).max(1)).max(1);
     let step = (super::NEAR / (packed.panel * 64)).next_multiple_of(PANELS);
@@ -69,7 +70,7 @@ pub fn run(layer: &Layer<'_>, bytes: &Bytes, out: &mut [u8]) -> Result<()> {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &shape, options(nostack, readonly)) };
     let mut done = Ok(());
     'all: for first in (0..packed.panels()).step_by(step) {
-        let Some(mut walk) = Walk::new(window, x, 1, zeros, pixels) else {
+        let Some(mut walk) = Walk::new(window, x, 1, zeros, pixels, packed.taps, &mut copies) else {
             done = Err(Error::Bug("an operand is shorter than its shape says"));
             break 'all;
         };

@@ -80,7 +80,7 @@ pub unsafe fn product<V: Lanes, const N: usize>(pair: &Pair<'_>, bytes: &BytePai
 unsafe fn interleave<V: Lanes>(pair: &Pair<'_>, from: *const u8, left: usize, to: *mut u8) {
     let nothing = [0u8; LANES];
     for line in 0..pair.deep.div_ceil(4) {
-        let rows = from_fn(|k| match 4 * line + k {
+        let rows: [_; 4] = from_fn(|k| match 4 * line + k {
             k if k < pair.deep => from.wrapping_add(k * pair.step_y),
             _ => nothing.as_ptr(),
         });

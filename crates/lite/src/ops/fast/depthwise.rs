@@ -1,10 +1,11 @@
-//! Depthwise convolutions, sixteen channels of some pixels at once.
+//! Depthwise convolutions, sixteen channels of some pixels at once: those whose windows are not of a kind that `columns` is for.
 
+use super::columns;
 use super::cpu::Level;
 use super::lanes::{LANES, Lanes, Wide};
 use super::narrow::Narrow;
 use super::panels::TAPS;
-use super::rows::{Rows, TILE, Walk, next_tile};
+use super::rows::{Copies, Rows, TILE, Walk, next_tile};
 use super::tiles::SIGNS;
 use crate::error::{Error, Result};
 use crate::ops::conv::Numbers;
@@ -26,12 +27,15 @@ struct Strip<'r> {
 }
 
 /// Pixels of a strip, at most.
-const STRIP: usize = 8;
+const STRIP: usize = 4;
 
 type Kernel = unsafe fn(&Strip<'_>);
 
 /// Computes a depthwise convolution with a result for every channel of the operand.
 pub fn run_depthwise(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    if layer.packed.columns {
+        return columns::run(layer, numbers, out);
+    }
     let Layer { packed, store, window, x } = layer;
     let (width, (low, high), rounding, kernels) = match numbers {
         Numbers::Floats(floats) => {
@@ -50,7 +54,8 @@ pub fn run_depthwise(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Re
     let (row, pixels) = (packed.channels * width, out.len() / (packed.channels * width));
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
-    let mut walk = Walk::new(window, x, width, zeros, pixels)
+    let mut copies = Copies::uninit();
+    let mut walk = Walk::new(window, x, width, zeros, pixels, packed.taps, &mut copies)
         .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
     let mut pixel = 0;
     while pixel < pixels {
@@ -180,8 +185,8 @@ macro_rules! of_pixels {
     };
 }
 
-const FLOATS_WIDE: [Kernel; STRIP] = of_pixels!(floats_wide: 1 2 3 4 5 6 7 8);
-const BYTES_WIDE: [Kernel; STRIP] = of_pixels!(bytes_wide: 1 2 3 4 5 6 7 8);
-const FLOATS_NARROW: [Kernel; STRIP] = of_pixels!(floats_narrow: 1 2 3 4 5 6 7 8);
-const BYTES_NARROW: [Kernel; STRIP] = of_pixels!(bytes_narrow: 1 2 3 4 5 6 7 8);
-const BYTES_NARROW_VNNI: [Kernel; STRIP] = of_pixels!(bytes_narrow_vnni: 1 2 3 4 5 6 7 8);
+const FLOATS_WIDE: [Kernel; STRIP] = of_pixels!(floats_wide: 1 2 3 4);
+const BYTES_WIDE: [Kernel; STRIP] = of_pixels!(bytes_wide: 1 2 3 4);
+const FLOATS_NARROW: [Kernel; STRIP] = of_pixels!(floats_narrow: 1 2 3 4);
+const BYTES_NARROW: [Kernel; STRIP] = of_pixels!(bytes_narrow: 1 2 3 4);
+const BYTES_NARROW_VNNI: [Kernel; STRIP] = of_pixels!(bytes_narrow_vnni: 1 2 3 4);

@@ -27,8 +27,8 @@ pub trait Lanes: Copy {
     unsafe fn xor(a: Self::Whole, b: Self::Whole) -> Self::Whole;
     /// Adds to each lane four products of an unsigned byte and a signed one.
     unsafe fn plus_four(sum: Self::Whole, unsigned: Self::Whole, signed: Self::Whole) -> Self::Whole;
-    /// Four rows of sixteen bytes, of which `count` are there, as sixteen lanes of four bytes.
-    unsafe fn interleave(rows: [*const u8; 4], count: usize) -> Self::Whole;
+    /// One, three or four rows of sixteen bytes, of which `count` are there, as sixteen lanes of so many bytes; the others of a lane are any.
+    unsafe fn interleave<const ROWS: usize>(rows: [*const u8; ROWS], count: usize) -> Self::Whole;
     unsafe fn put_whole(to: *mut i32, value: Self::Whole);
     /// Sixteen rows of sixteen times four bytes as sixteen lines with four bytes of each row.
     unsafe fn turn(rows: [*const u8; LANES], to: *mut u8);
@@ -131,16 +131,23 @@ impl Lanes for Wide {
     }
 
     #[inline(always)]
-    unsafe fn interleave(rows: [*const u8; 4], count: usize) -> __m512i {
+    unsafe fn interleave<const ROWS: usize>(rows: [*const u8; ROWS], count: usize) -> __m512i {
         // SAFETY: see above; lanes beyond the count are not read.
         unsafe {
             let load = |row: *const u8| match count {
                 LANES.. => _mm_loadu_si128(row.cast()),
                 _ => _mm_maskz_loadu_epi8(mask(count), row.cast()),
             };
-            let [a, b, c, d] = rows.map(load);
-            let all = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
-            let all = _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(all, c), d);
+            let first = load(rows[0]);
+            if ROWS == 1 {
+                return _mm512_cvtepu8_epi32(first);
+            }
+            let mut all = _mm512_castsi128_si512(first);
+            all = _mm512_inserti32x4::<1>(all, load(rows[1]));
+            all = _mm512_inserti32x4::<2>(all, load(rows[2]));
+            if ROWS == 4 {
+                all = _mm512_inserti32x4::<3>(all, load(rows[3]));
+            }
             let by_lane = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             let turn =
                 _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));

@@ -7,6 +7,7 @@
 
 mod amx;
 mod byte_pairs;
+mod columns;
 mod cpu;
 mod depthwise;
 mod lanes;
@@ -23,16 +24,16 @@ pub use cpu::widest;
 pub use depthwise::run_depthwise;
 pub use lookup::lookup;
 pub use pairs::run_pair;
-pub use panels::{Packed, pack, pack_depthwise};
+pub use panels::{Packed, pack, pack_depthwise, pack_taps, pack_window};
 
 use cpu::Level;
 use lanes::LANES;
 use panels::TAPS;
-use rows::{TILE, Walk, next_tile};
+use rows::{Copies, TILE, Walk, next_tile};
 use tiles::{Kernels, Tile};
 
 use super::conv::Numbers;
-use super::layer::Layer;
+use super::layer::{Layer, Spread};
 use crate::error::{Error, Result};
 use crate::quant::Rounding;
 
@@ -41,9 +42,24 @@ const NEAR: usize = 512 << 10;
 
 /// Computes all pixels.
 pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
+    if let (Numbers::Bytes(bytes), true) = (numbers, layer.packed.tiles) {
+        return amx::run(layer, bytes, out);
+    }
+    let channels = layer.packed.channels;
+    let pixels = out.len() / (channels * numbers.width());
+    run_spread(layer, numbers, &Spread::dense(pixels, channels), pixels, out)
+}
+
+/// Computes so many pixels that need not lie one after the other, but in whole lines. Weights are not packed for tiles.
+pub fn run_spread(
+    layer: &Layer<'_>,
+    numbers: &Numbers,
+    spread: &Spread,
+    pixels: usize,
+    out: &mut [u8],
+) -> Result<()> {
     let Layer { packed, store, window, x } = layer;
     let (width, kernels, (low, high), rounding) = match numbers {
-        Numbers::Bytes(bytes) if packed.tiles => return amx::run(layer, bytes, out),
         Numbers::Floats(floats) => {
             let kernels =
                 if packed.level >= Level::Avx512 { tiles::FLOATS_WIDE } else { tiles::FLOATS_NARROW };
@@ -58,9 +74,13 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
             (1, kernels, (0.0, 0.0), bytes.rounding())
         }
     };
-    let (row, pixels) = (packed.channels * width, out.len() / (packed.channels * width));
+    let whole = pixels.is_multiple_of(spread.across);
+    if !whole || spread.end(pixels, packed.channels) * width > out.len() {
+        return Err(Error::Bug("a result is shorter than its shape says"));
+    }
     let zeros: *const u8 = packed.zeros(store).as_ptr().cast();
     let mut rows = [[zeros; TILE]; TAPS];
+    let mut copies = Copies::uninit();
     let panel_bytes = packed.panel * 64;
     let step = (NEAR / panel_bytes).next_multiple_of(4);
     // Of floats few pixels times four panels take less reading than many times two, where hardly a panel is left over.
@@ -70,13 +90,18 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
     for block in 0..blocks {
         let first = if packed.back { blocks - 1 - block } else { block } * step;
         let panels = first..(first + step).min(packed.panels());
-        let mut walk = Walk::new(window, x, width, zeros, pixels)
+        let mut walk = Walk::new(window, x, width, zeros, pixels, packed.taps, &mut copies)
             .ok_or(Error::Bug("an operand is shorter than its shape says"))?;
-        let mut pixel = 0;
+        let (mut pixel, mut place, mut line) = (0, 0, 0);
         while pixel < pixels {
-            let count = next_tile(pixels - pixel, most);
+            let count = next_tile(spread.across - place, most);
             let beyond = walk.locate(count, (packed.deep * width).next_multiple_of(4), &mut rows);
-            let out = &mut out[pixel * row..(pixel + count) * row];
+            let first = spread.first
+                + place * spread.pixel
+                + line % spread.down * spread.line
+                + line / spread.down * spread.picture;
+            // Within the results, whose last one has been looked at above.
+            let out = out.as_mut_ptr().wrapping_add(first * width);
             let mut tile = Tile {
                 rows: rows.as_ptr(),
                 taps: packed.taps,
@@ -84,8 +109,8 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 panel: zeros,
                 head: zeros,
                 panel_bytes,
-                out: out.as_mut_ptr(),
-                channels: packed.channels,
+                out,
+                pixel: spread.pixel,
                 left: 0,
                 low,
                 high,
@@ -94,7 +119,7 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                 beyond,
             };
             // SAFETY: the processor has the level's instructions. The walk gives pointers to `deep` numbers for each of `count` pixels,
-            // all panels have been packed, and `out` has `count` rows of `channels`, of which a kernel writes those that are left.
+            // all panels have been packed, and at `out` is room for `count` rows of `channels`, of which a kernel writes those that are left.
             unsafe {
                 let mut left = panels.len();
                 while left > 0 {
@@ -105,13 +130,17 @@ pub fn run(layer: &Layer<'_>, numbers: &Numbers, out: &mut [u8]) -> Result<()> {
                     if width == 1 {
                         tile.head = packed.heads(store, panel).as_ptr().cast();
                     }
-                    tile.out = out.as_mut_ptr().add(at);
+                    tile.out = out.add(at);
                     tile.left = packed.channels - panel * LANES;
                     kernel(&tile);
                     left -= taken;
                 }
             }
             pixel += count;
+            place += count;
+            if place == spread.across {
+                (place, line) = (0, line + 1);
+            }
         }
     }
     Ok(())

@@ -123,7 +123,7 @@ impl<const VNNI: bool> Lanes for Narrow<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn interleave(rows: [*const u8; 4], count: usize) -> [__m256i; 2] {
+    unsafe fn interleave<const ROWS: usize>(rows: [*const u8; ROWS], count: usize) -> [__m256i; 2] {
         // SAFETY: see above; bytes beyond the count are not read.
         unsafe {
             let load = |row: *const u8| {
@@ -134,7 +134,12 @@ impl<const VNNI: bool> Lanes for Narrow<VNNI> {
                 core::ptr::copy_nonoverlapping(row, all.as_mut_ptr(), count);
                 _mm_loadu_si128(all.as_ptr().cast())
             };
-            let [a, b, c, d] = rows.map(load);
+            let a = load(rows[0]);
+            if ROWS == 1 {
+                return [_mm256_cvtepu8_epi32(a), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(a, a))];
+            }
+            let (b, c) = (load(rows[1]), load(rows[2]));
+            let d = if ROWS == 4 { load(rows[3]) } else { c };
             let (ab, cd) = (_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d));
             let first = _mm256_set_m128i(_mm_unpackhi_epi16(ab, cd), _mm_unpacklo_epi16(ab, cd));
             let (ab, cd) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));

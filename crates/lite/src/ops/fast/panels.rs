@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::amx;
 use super::cpu::Level;
 use super::lanes::LANES;
+use super::{amx, columns, rows};
 use crate::bytes::{chunks, f, half, i, s};
 use crate::ops::conv::{Bytes, Floats, Numbers};
-use crate::ops::layer::Weights;
+use crate::ops::layer::{Order, Weights, Window};
 use crate::ops::store::{Line, Source, Store};
 use crate::schema::Type;
 
@@ -29,6 +29,8 @@ pub struct Packed {
     /// Whether panels are gone through from the last to the first: so does every other operator that reads the same ones, to begin with what the
     /// one before left in the caches.
     pub back: bool,
+    /// Whether bytes of a depthwise window lie column by column, four lines of it at once.
+    pub columns: bool,
     /// Whether it is for tiles, which take operands as they are: signed.
     pub tiles: bool,
 }
@@ -69,6 +71,8 @@ struct Plan<'a> {
     taps: usize,
     deep: usize,
     channels: usize,
+    order: Order,
+    columns: bool,
     /// Whether it is packed for tiles, and how many lines more may be read behind the panels then.
     tiles: bool,
     behind: usize,
@@ -87,21 +91,21 @@ impl Plan<'_> {
         write: impl FnOnce(&Store, &mut Vec<Line>),
     ) -> Option<Packed> {
         let pack = self.keep(store, [zeros, panel, self.behind], zero, self.bias, self.scales, write)?;
-        let Self { level, taps, deep, channels, tiles, .. } = *self;
+        Some(self.packed(store, [pack, pack], zeros, panel, zeros))
+    }
+
+    /// Where panels of so many lines lie that begin at line `first` of the first pack, and lines of zeros in the second.
+    fn packed(
+        &self,
+        store: &Store,
+        [pack, heads]: [usize; 2],
+        first: usize,
+        panel: usize,
+        zeros: usize,
+    ) -> Packed {
+        let Self { level, taps, deep, channels, columns, tiles, .. } = *self;
         let back = store.readers(pack).is_multiple_of(2);
-        Some(Packed {
-            taps,
-            deep,
-            channels,
-            level,
-            pack,
-            first: zeros,
-            heads: pack,
-            zeros,
-            panel,
-            back,
-            tiles,
-        })
+        Packed { taps, deep, channels, level, pack, first, heads, zeros, panel, back, columns, tiles }
     }
 
     /// A pack of lines of zeros, panels of so many lines and lines behind, if the store's bounds allow; one that is there, if it was made of the same.
@@ -117,7 +121,7 @@ impl Plan<'_> {
         let count = self.channels.div_ceil(LANES).checked_mul(panel)?.checked_add(zeros + behind)?;
         let addresses = [self.data, bias.unwrap_or_default()].map(|bytes| bytes.as_ptr().addr());
         let lines = [zeros, panel, count, self.taps, self.deep];
-        let source = Source { addresses, lines, zero, scales, readers: 1 };
+        let source = Source { addresses, lines, order: self.order, zero, scales, readers: 1 };
         if let Some(pack) = store.same_pack(&source, self.channels) {
             return Some(pack);
         }
@@ -168,7 +172,7 @@ impl From<[u8; 4]> for Four {
     }
 }
 
-fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
+fn plan<'a>(store: &Store, what: &Weights<'_, 'a>, order: Order) -> Option<Plan<'a>> {
     let Weights { weights, bias, taps, deep, channels, .. } = *what;
     let level = if store.pack { Level::detect() } else { return None };
     let data = weights.constant()?;
@@ -183,6 +187,8 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
         taps,
         deep,
         channels,
+        order,
+        columns: false,
         tiles: false,
         behind: 0,
         scales: match what.numbers {
@@ -194,10 +200,25 @@ fn plan<'a>(store: &Store, what: &Weights<'_, 'a>) -> Option<Plan<'a>> {
 
 /// Packs weights that lie as channels of taps of rows, if that is asked for, possible and within the store's bounds.
 pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
-    let mut plan = plan(store, what)?;
+    pack_taps(store, what, Order::plain(what.taps))
+}
+
+/// The same for a window, whose lines are taken as one row each where that is faster.
+pub fn pack_window(store: &mut Store, what: &Weights<'_, '_>, window: &Window) -> Option<Packed> {
+    if !rows::by_lines(window, what.numbers.width()) {
+        return pack(store, what);
+    }
+    let (lines, across) = (window.y.size, window.x.size);
+    pack(store, &Weights { taps: lines, deep: across * what.deep, ..*what })
+}
+
+/// The same with taps in another order than in the file, or some of them.
+pub fn pack_taps(store: &mut Store, what: &Weights<'_, '_>, order: Order) -> Option<Packed> {
+    let mut plan = plan(store, what, order)?;
     let (numbers, pixels) = (what.numbers, what.pixels);
     // With few pixels or few numbers a tile is mostly empty.
-    let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16;
+    let plain = order == Order::plain(plan.taps);
+    let tiles = plan.level == Level::Amx && pixels >= 6 && plan.deep >= 16 && plain;
     if tiles && matches!(numbers, Numbers::Bytes(_)) && amx::allowed() {
         (plan.tiles, plan.behind) = (true, 16);
     }
@@ -210,9 +231,10 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
             plan.write(store, deep.div_ceil(LANES), 0, panel, |store, lines| {
                 for panel in 0..plan.channels.div_ceil(LANES) {
                     lines.push(plan.line(panel, |channel| floats.bias(plan.bias, channel)));
-                    for at in 0..taps * deep {
+                    for (tap, at) in (0..taps).flat_map(|tap| (0..deep).map(move |at| (order.tap(tap), at))) {
                         lines.push(plan.line(panel, |channel| {
-                            weight(store, floats, plan.data, channel, channel * taps * deep + at)
+                            let at = (channel * order.all + tap) * deep + at;
+                            weight(store, floats, plan.data, channel, at)
                         }));
                     }
                 }
@@ -221,7 +243,9 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
         Numbers::Bytes(bytes) => {
             // Operators that share weights differ in what sums begin with and in scales, as the steps of a recurrent layer do: heads are packs of their own.
             let panels = 0..channels.div_ceil(LANES);
-            let row = |channel: usize| &plan.data[channel * taps * deep..(channel + 1) * taps * deep];
+            let row = |channel: usize, tap: usize| {
+                &plan.data[(channel * order.all + order.tap(tap)) * deep..][..deep]
+            };
             let (fours, zeros) = (deep.div_ceil(4), deep.div_ceil(64));
             let panel = taps.checked_mul(fours)?;
             let pack = plan.keep(store, [0, panel, plan.behind], 0, None, None, |_, lines| {
@@ -229,7 +253,7 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
                     for (tap, four) in (0..taps).flat_map(|tap| (0..fours).map(move |four| (tap, four))) {
                         lines.push(plan.line(panel, |channel| {
                             core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                k if k < deep => row(channel)[tap * deep + k],
+                                k if k < deep => row(channel, tap)[k],
                                 // What is beyond them is multiplied by zero.
                                 _ => 0,
                             })
@@ -247,23 +271,29 @@ pub fn pack(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
                 |store, lines| {
                     for panel in panels {
                         lines.push(plan.line(panel, |channel| {
-                            let all = row(channel).iter().fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
+                            let all = (0..taps).flat_map(|tap| row(channel, tap));
+                            let all = all.fold(0i32, |sum, w| sum.wrapping_add(s(*w)));
                             plan.bias(channel).wrapping_sub(all.wrapping_mul(more + bytes.in_zero))
                         }));
                         lines.push(scales(store, &plan, bytes, panel));
                     }
                 },
             )?;
-            let (level, tiles) = (plan.level, plan.tiles);
-            let back = store.readers(pack).is_multiple_of(2);
-            Some(Packed { taps, deep, channels, level, pack, first: 0, heads, zeros, panel, back, tiles })
+            Some(plan.packed(store, [pack, heads], 0, panel, zeros))
         }
     }
 }
 
 /// Packs weights of a depthwise convolution, which lie as taps of channels.
-pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packed> {
-    let plan = plan(store, what)?;
+pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>, window: &Window) -> Option<Packed> {
+    let (columns, size) = (columns::fits(window), window.x.size);
+    // The order says how they are packed: the same weights under another window are another pack.
+    let order = if columns {
+        Order { all: what.taps, first: 0, across: size, steps: [size as isize, 1] }
+    } else {
+        Order::plain(what.taps)
+    };
+    let plan = Plan { columns, ..plan(store, what, order)? };
     let (taps, channels) = (plan.taps, plan.channels);
     match what.numbers {
         Numbers::Floats(floats) => {
@@ -279,7 +309,17 @@ pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packe
             })
         }
         Numbers::Bytes(bytes) => {
-            let (fours, zero) = (taps.div_ceil(4), bytes.in_zero as u8);
+            // Which taps of the window a line has: the next four of a column, or of all.
+            let (down, across) = if columns { (window.y.size, size) } else { (1, taps) };
+            let four = move |line: usize| -> [Option<usize>; 4] {
+                let (first, column) = (4 * (line / across), line % across);
+                core::array::from_fn(|k| match columns {
+                    true => (first + k < down).then_some((first + k) * across + column),
+                    false => Some(4 * line + k).filter(|tap| *tap < taps),
+                })
+            };
+            let fours = if columns { down.div_ceil(4) * across } else { taps.div_ceil(4) };
+            let zero = bytes.in_zero as u8;
             plan.write(store, channels.div_ceil(64), zero, fours + 2, |store, lines| {
                 for panel in 0..channels.div_ceil(LANES) {
                     let at = |channel: usize, tap: usize| plan.data[tap * channels + channel];
@@ -289,12 +329,9 @@ pub fn pack_depthwise(store: &mut Store, what: &Weights<'_, '_>) -> Option<Packe
                         plan.bias(channel).wrapping_sub(all.wrapping_mul(128 + bytes.in_zero))
                     }));
                     lines.push(scales(store, &plan, bytes, panel));
-                    for four in 0..fours {
+                    for line in 0..fours {
                         lines.push(plan.line(panel, |channel| {
-                            core::array::from_fn::<u8, 4, _>(|k| match 4 * four + k {
-                                tap if tap < taps => at(channel, tap),
-                                _ => 0,
-                            })
+                            four(line).map(|tap| tap.map_or(0, |tap| at(channel, tap)))
                         }));
                     }
                 }

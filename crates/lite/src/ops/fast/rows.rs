@@ -1,5 +1,6 @@
 //! Where the rows of an operand are that a tile of results is made of: for each tap of the window and each pixel, a pointer.
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 
 use super::panels::TAPS;
@@ -11,6 +12,27 @@ pub const TILE: usize = 16;
 
 /// Pointers to the rows of a tile, by tap and pixel.
 pub type Rows = [[*const u8; TILE]; TAPS];
+
+/// Bytes for lines of windows that reach over a border, so that what is outside lies beside what is inside.
+pub type Copies = MaybeUninit<[u8; COPIES]>;
+
+/// How many they are.
+const COPIES: usize = 12 << 10;
+
+/// Whether the lines of a window are taken as one row each: elements of a line lie side by side, and with few channels it is rows that take time.
+pub fn by_lines(window: &Window, width: usize) -> bool {
+    let Window { y, x, channels } = window;
+    let few = channels * width <= FEW && x.size > 1 && x.dilation == 1;
+    few && TILE * y.size * copy(x.size * channels * width) <= COPIES
+}
+
+/// Bytes of a pixel, at most, for lines to be taken as rows.
+const FEW: usize = 64;
+
+/// The room of a line: kernels read four bytes at once.
+fn copy(bytes: usize) -> usize {
+    bytes.next_multiple_of(4)
+}
 
 impl Window {
     /// How many numbers of an operand a batch of one has.
@@ -31,6 +53,11 @@ pub struct Walk<'w> {
     zeros: *const u8,
     width: usize,
     flat: bool,
+    /// Whether a row is a whole line of the window, and lines that are partly outside.
+    lines: bool,
+    copies: &'w mut Copies,
+    /// Which pixels of a tile have windows that are not inside, in which picture those are, and the line and column that they begin at.
+    over: [(usize, usize, usize, usize); TILE],
     pixel: usize,
     /// Where the current picture begins, in numbers.
     picture: usize,
@@ -42,7 +69,8 @@ pub struct Walk<'w> {
 }
 
 impl<'w> Walk<'w> {
-    /// From the first pixel on, over numbers of so many bytes; none if the operand is too short for so many pixels. What is outside the
+    /// From the first pixel on, over numbers of so many bytes, with so many rows of weights: one for each element of a window, or for each of its
+    /// lines where [`by_lines`] allows that. None if the operand is too short for so many pixels. What is outside the
     /// picture is read at `zeros`.
     pub fn new(
         window: &'w Window,
@@ -50,6 +78,8 @@ impl<'w> Walk<'w> {
         width: usize,
         zeros: *const u8,
         pixels: usize,
+        taps: usize,
+        copies: &'w mut Copies,
     ) -> Option<Self> {
         let pictures = pixels.checked_div(window.y.places * window.x.places)?;
         let whole = pictures * window.y.places * window.x.places == pixels;
@@ -61,6 +91,9 @@ impl<'w> Walk<'w> {
             zeros,
             width,
             flat,
+            lines: taps != window.y.size * window.x.size,
+            copies,
+            over: [(0, 0, 0, 0); TILE],
             pixel: 0,
             picture: 0,
             place_y: 0,
@@ -83,9 +116,9 @@ impl<'w> Walk<'w> {
         }
         let Window { y, x, channels } = *self.window;
         let line = x.length * row;
-        // Where windows begin, as if all of them were inside; and which are not, by the line and column that they begin at.
+        // Where windows begin, as if all of them were inside; and how many are not.
         let mut corners = [start; TILE];
-        let mut over = [None; TILE];
+        let mut over = 0;
         let (mut lane, mut end) = (0, 0);
         while lane < tile {
             let run = (x.places - self.place_x).min(tile - lane);
@@ -96,7 +129,8 @@ impl<'w> Walk<'w> {
                 let left = (place * x.step).wrapping_sub(x.before);
                 corners[lane] = start.wrapping_add(first.wrapping_add(left.wrapping_mul(row)));
                 if !(is_inside && self.inside_x.contains(&place)) {
-                    over[lane] = Some((top, left));
+                    self.over[over] = (lane, self.picture, top, left);
+                    over += 1;
                 }
                 lane += 1;
             }
@@ -111,7 +145,8 @@ impl<'w> Walk<'w> {
                 (self.place_y, self.picture) = (0, self.picture + self.window.numbers());
             }
         }
-        let taps = (0..y.size).flat_map(|down| (0..x.size).map(move |right| (down, right)));
+        let across = if self.lines { 1 } else { x.size };
+        let taps = (0..y.size).flat_map(|down| (0..across).map(move |right| (down, right)));
         let taps = taps.map(|(down, right)| (down * y.dilation, right * x.dilation));
         for (to, (down, right)) in rows.iter_mut().zip(taps.clone()) {
             // All lanes of a tile, whether they are asked for or not, so that vectors are added.
@@ -120,8 +155,12 @@ impl<'w> Walk<'w> {
                 *to = corner.wrapping_add(offset);
             }
         }
-        for (lane, over) in over.iter().enumerate() {
-            let Some((top, left)) = over else { continue };
+        for number in 0..over {
+            let (lane, picture, top, left) = self.over[number];
+            if self.lines {
+                self.copy_lines(lane, picture, top, left, rows);
+                continue;
+            }
             for (to, (down, right)) in rows.iter_mut().zip(taps.clone()) {
                 // Before the first is a very large number.
                 if top.wrapping_add(down) >= y.length || left.wrapping_add(right) >= x.length {
@@ -129,7 +168,41 @@ impl<'w> Walk<'w> {
                 }
             }
         }
-        end - row + reach <= self.operand.len()
+        let last = if self.lines { x.size * row } else { row };
+        end - last + reach <= self.operand.len()
+    }
+
+    /// Gives a pixel, whose window begins there, lines with what is outside of the picture beside what is inside.
+    fn copy_lines(&mut self, lane: usize, picture: usize, top: usize, left: usize, rows: &mut Rows) {
+        let Window { y, x, channels } = *self.window;
+        let row = channels * self.width;
+        let bytes = x.size * row;
+        // Columns before the first are very large numbers.
+        let outside = if left < x.length { 0 } else { left.wrapping_neg().min(x.size) };
+        let first = left.wrapping_add(outside);
+        let inside = x.length.saturating_sub(first).min(x.size - outside);
+        for (down, to) in rows[..y.size].iter_mut().enumerate() {
+            let line = top.wrapping_add(down * y.dilation);
+            if line >= y.length || inside == 0 {
+                to[lane] = self.zeros;
+                continue;
+            }
+            if inside == x.size {
+                continue;
+            }
+            let from = picture * self.width + (line * x.length + first) * row;
+            let room = copy(bytes);
+            let at = (lane * y.size + down) * room;
+            // SAFETY: there is room for the lines of all pixels of a tile, which `by_lines` has seen; zeros are whole lines of 64 bytes, as
+            // many as a row of weights fills, and the part of a line that is inside is within the operand.
+            unsafe {
+                let copy = self.copies.as_mut_ptr().cast::<u8>().add(at);
+                copy.copy_from_nonoverlapping(self.zeros, room);
+                let part = self.operand[from..from + inside * row].as_ptr();
+                copy.add(outside * row).copy_from_nonoverlapping(part, inside * row);
+                to[lane] = copy;
+            }
+        }
     }
 }
 

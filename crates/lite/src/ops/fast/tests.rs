@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::cpu::Level;
 use super::pairs::run_pair_with;
-use super::{pack, pack_depthwise, run, run_depthwise, run_pair};
+use super::{pack, pack_depthwise, pack_window, run, run_depthwise, run_pair};
 use crate::bytes::{chunks, f};
 use crate::load::Options;
 use crate::ops::conv::{Bytes, Conv, Floats, Numbers};
@@ -12,13 +12,14 @@ use crate::ops::layer::{Layer, Weights, Window};
 use crate::ops::matmul::{BytePairs, Pair};
 use crate::ops::products::Operands;
 use crate::ops::store::Store;
+use crate::ops::transpose_conv::Transposed;
 use crate::ops::window::Span;
 use crate::quant::{Rounding, Scale};
 use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
 /// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
-const CASES: [[usize; 7]; 9] = [
+const CASES: [[usize; 7]; 23] = [
     [1, 1, 1, 1, 0, 37, 50],
     [1, 7, 1, 1, 0, 64, 64],
     [5, 9, 1, 1, 0, 16, 33],
@@ -28,6 +29,22 @@ const CASES: [[usize; 7]; 9] = [
     [4, 13, 5, 1, 2, 6, 5],
     [13, 13, 2, 3, 0, 129, 96],
     [3, 40, 1, 1, 0, 31, 130],
+    [5, 23, 3, 1, 1, 35, 9],
+    [6, 31, 3, 2, 0, 48, 16],
+    [9, 19, 5, 2, 1, 18, 4],
+    [5, 16, 5, 1, 2, 32, 3],
+    [3, 3, 3, 1, 1, 20, 8],
+    // Windows with nothing of the picture in them.
+    [4, 5, 3, 1, 4, 19, 6],
+    [7, 4, 5, 2, 6, 33, 7],
+    // Lines of windows as rows, with borders that are wider than the picture or reach over both of its sides.
+    [4, 5, 3, 1, 4, 4, 6],
+    [3, 2, 3, 1, 1, 2, 3],
+    [20, 9, 7, 2, 3, 3, 20],
+    [9, 19, 3, 5, 2, 20, 6],
+    [12, 14, 5, 5, 4, 16, 4],
+    [10, 12, 3, 7, 4, 35, 5],
+    [10, 11, 3, 7, 0, 35, 5],
 ];
 
 struct Dice(u64);
@@ -52,6 +69,11 @@ fn span(length: usize, size: usize, step: usize, before: usize) -> Span {
     Span { length, places, size, step, dilation: 1, before }
 }
 
+/// The same with elements of the window further apart.
+fn dilated(length: usize, size: usize, dilation: usize, before: usize) -> Span {
+    Span { size, dilation, ..span(length, (size - 1) * dilation + 1, 1, before) }
+}
+
 fn tensor(kind: Type, data: &[u8]) -> Tensor<'_> {
     let shape = Shape::new([data.len() / kind.bytes()]).unwrap();
     Tensor {
@@ -70,12 +92,30 @@ fn store() -> Store {
     Store::new(1 << 30, Options { pack_weights: true })
 }
 
+/// Transposed ones: height, width, height and width of the window, both strides, padding, channels in and out.
+const TRANSPOSED: [[usize; 9]; 8] = [
+    [5, 13, 2, 2, 2, 2, 0, 37, 50],
+    [4, 30, 2, 2, 2, 2, 0, 64, 32],
+    [3, 7, 5, 4, 2, 3, 1, 9, 5],
+    [6, 5, 3, 3, 1, 1, 1, 16, 70],
+    [1, 1, 4, 3, 4, 2, 0, 130, 17],
+    [2, 3, 5, 5, 4, 4, 2, 8, 33],
+    [3, 4, 2, 1, 3, 1, 0, 20, 20],
+    [7, 2, 16, 15, 1, 4, 3, 4, 3],
+];
+
 /// The results of the portable kernel and of the fast one at every level.
 fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(&[u8], &[u8], &str)) {
     let [height, width, size, step, before, deep, channels] = case;
     let channels = if is_depthwise { deep } else { channels };
     let mut dice = Dice(case.iter().fold(7, |sum, n| sum * 31 + *n as u64));
-    let (y, x) = (span(height, size, step, before), span(width, size, step, before));
+    // Steps beyond three stand for dilations, less three.
+    let (y, x) = match step.checked_sub(3) {
+        Some(dilation @ 1..) => {
+            (dilated(height, size, dilation, before), dilated(width, size, dilation, before))
+        }
+        _ => (span(height, size, step, before), span(width, size, step, before)),
+    };
     let taps = size * size;
     let (inputs, weights) =
         (2 * height * width * deep, taps * if is_depthwise { channels } else { deep * channels });
@@ -124,8 +164,10 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
             channels,
             pixels: outputs / channels,
         };
-        let once =
-            |kept: &mut Store| if is_depthwise { pack_depthwise(kept, &what) } else { pack(kept, &what) };
+        let once = |kept: &mut Store| {
+            let pack = if is_depthwise { pack_depthwise } else { pack_window };
+            pack(kept, &what, &window)
+        };
         let packed = once(&mut kept).expect("weights can be packed");
         let bytes = kept.packed_bytes();
         let again = once(&mut kept).expect("weights can be packed");
@@ -143,21 +185,74 @@ fn compare(case: [usize; 7], is_float: bool, is_depthwise: bool, check: impl Fn(
     }
 }
 
+/// The same of a transposed convolution, whose spans go from its result to its operand. Answers whether it was packed.
+fn compare_transposed(case: [usize; 9], is_float: bool, check: impl Fn(&[u8], &[u8], &str)) -> bool {
+    let [height, width, down, right, step_y, step_x, before, deep, channels] = case;
+    let mut dice = Dice(case.iter().fold(11, |sum, n| sum * 31 + *n as u64));
+    let span = |places: usize, size: usize, step: usize| Span {
+        length: (places - 1) * step + size - 2 * before,
+        places,
+        size,
+        step,
+        dilation: 1,
+        before,
+    };
+    let (y, x) = (span(height, down, step_y), span(width, right, step_x));
+    let draw = |dice: &mut Dice, count| if is_float { dice.floats(count) } else { dice.bytes(count) };
+    let operand = draw(&mut dice, 2 * height * width * deep);
+    let weights = draw(&mut dice, channels * down * right * deep);
+    let kind = if is_float { Type::F32 } else { Type::I8 };
+    let of_weights = tensor(kind, &weights);
+    let run = |pack_weights: bool| {
+        let mut kept = Store::new(1 << 30, Options { pack_weights });
+        let scales = kept.add_floats(channels, |channel| Some(0.0001 * (1 + channel % 5) as f32)).unwrap();
+        let numbers = if is_float {
+            Numbers::Floats(Floats { weights: kind, bias: kind, scales, low: -50.0, high: 60.0 })
+        } else {
+            Numbers::Bytes(Bytes { in_zero: -7, out_zero: 3, scales, low: -100, high: 120 })
+        };
+        let conv = Conv { y, x, in_channels: deep, out_channels: channels, deep, numbers, packed: None };
+        let transposed = Transposed::new(conv, &mut kept, &of_weights, None, 2);
+        let mut out = alloc::vec![0x5a; 2 * y.length * x.length * channels * kind.bytes()];
+        let operands = Operands { store: &kept, x: &operand, weights: &weights, bias: None };
+        crate::ops::transpose_conv::run(&transposed, operands, &mut out).unwrap();
+        (out, kept.packed_bytes() > 0)
+    };
+    let (wanted, _) = run(false);
+    let mut packs = true;
+    for level in Level::up_to_this() {
+        Level::pretend(level);
+        let (found, is_packed) = run(true);
+        packs &= is_packed;
+        check(&wanted, &found, &alloc::format!("transposed {case:?} with {level:?}"));
+    }
+    packs
+}
+
 #[test]
 fn every_set_of_instructions_gives_what_the_portable_kernels_give() {
     let floats = |bytes: &[u8]| -> Vec<f32> {
         bytes.chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
     };
+    let near = |wanted: &[u8], found: &[u8], what: &str| {
+        for (wanted, found) in floats(wanted).into_iter().zip(floats(found)) {
+            assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(10.0), "{what}: {wanted} {found}");
+        }
+    };
+    let same = |wanted: &[u8], found: &[u8], what: &str| assert_eq!(wanted, found, "{what}");
     let mut levels = 0;
     for (case, is_depthwise) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
-        compare(case, false, is_depthwise, |wanted, found, what| assert_eq!(wanted, found, "{what}"));
-        compare(case, true, is_depthwise, |wanted, found, what| {
-            for (wanted, found) in floats(wanted).into_iter().zip(floats(found)) {
-                assert!((wanted - found).abs() <= 1e-5 * wanted.abs().max(10.0), "{what}: {wanted} {found}");
-            }
-        });
+        compare(case, false, is_depthwise, same);
+        compare(case, true, is_depthwise, near);
         levels = Level::up_to_this().count();
     }
+    let mut packed = 0;
+    for case in TRANSPOSED {
+        packed += usize::from(compare_transposed(case, false, same));
+        compare_transposed(case, true, near);
+    }
+    // Of one no element reaches every line; of another the first that does lies beyond what a window of one element sees.
+    assert!(levels == 0 || packed == TRANSPOSED.len() - 2, "{packed} are packed");
     std::println!("{levels} levels up to {:?}", Level::up_to_this().last());
 }
 

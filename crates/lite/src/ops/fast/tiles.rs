@@ -24,7 +24,7 @@ pub struct Tile {
     pub head: *const u8,
     /// The first result, and how many numbers lie between pixels.
     pub out: *mut u8,
-    pub channels: usize,
+    pub pixel: usize,
     /// How many channels are left from the first panel on.
     pub left: usize,
     /// The range of floats.
@@ -98,7 +98,7 @@ unsafe fn floats<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
         }
         for p in 0..P {
             for n in 0..N {
-                let to = tile.out.cast::<f32>().add(p * tile.channels + n * LANES);
+                let to = tile.out.cast::<f32>().add(p * tile.pixel + n * LANES);
                 V::put_floats(to, done[p][n], tile.left - n * LANES);
             }
         }
@@ -163,7 +163,7 @@ unsafe fn bytes<V: Lanes, const P: usize, const N: usize>(tile: &Tile) {
         for n in 0..N {
             let scales = V::floats(head(n).add(64).cast());
             for p in 0..P {
-                let to = tile.out.add(p * tile.channels + n * LANES);
+                let to = tile.out.add(p * tile.pixel + n * LANES);
                 V::put_bytes(to, done[p][n], scales, tile.rounding, tile.left - n * LANES);
             }
         }
