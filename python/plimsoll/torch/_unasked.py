@@ -31,6 +31,7 @@ class Unasked(TorchFunctionMode):
             (nn.modules.batchnorm._BatchNorm, "forward", _averaged(nn.modules.batchnorm._BatchNorm.forward)),
             (nn.AdaptiveLogSoftmaxWithLoss, "forward", _by_clusters),
             (torch._VF, "_pack_padded_sequence", _packed),
+            (nn.Module, "to", _as_it_is(nn.Module.to)),
         ):
             self._patched.enter_context(_patched(own, name, other))
         super().__enter__()
@@ -67,6 +68,19 @@ def _packed(*_: Any) -> Any:
         "pack_padded_sequence takes as many rows a step as the lengths say, and a plan must know all sizes before: run the layer over padded sequences, and read with gather what it gives at the "
         "last step that counts (of a backward direction, sequences flipped within their lengths)"
     )
+
+
+def _as_it_is(own: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """A module that is moved to the type and the device that it has is not moved."""
+
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        tensors = [*self.parameters(), *self.buffers()]
+        is_there = all(device is None or tensor.device.type == torch.device(device).type for tensor in tensors)
+        is_so = all(dtype is None or tensor.dtype == dtype or not tensor.is_floating_point() for tensor in tensors)
+        return self if is_there and is_so and memory_format is None else own(self, *args, **kwargs)
+
+    return to
 
 
 def _averaged(own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
