@@ -100,7 +100,15 @@ def _checked(program: Program, native: Any, batch: Batch, trained: set[str], kep
         with LayerDrop(rewinds=True):
             return module(*given)
 
-    wanted_loss, wanted = gradients(eager, is_first=True)
+    try:
+        wanted_loss, wanted = gradients(eager, is_first=True)
+    except (RuntimeError, IndexError, ValueError):
+        # A batch of which a few samples are none by themselves: a graph, say, whose edges are numbers of all its nodes.
+        if tensors[0].shape == batch.tensors[0].shape:
+            raise
+        restored()
+        tensors = [tensor.detach() for tensor in batch.tensors]
+        wanted_loss, wanted = gradients(eager, is_first=True)
     noise = [0.0] * len(names)
     if program.has_sixteen_bits:
         with _moved(parameters, 1):

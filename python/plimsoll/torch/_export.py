@@ -15,6 +15,7 @@ from plimsoll.torch._apart import taken_apart
 from plimsoll.torch._checks import Checks
 from plimsoll.torch._fold import fold
 from plimsoll.torch._kept import Kept, with_buffers_written
+from plimsoll.torch._picked import Picking
 from plimsoll.torch._unasked import Unasked
 
 __all__ = ["LayerDrop", "export", "hidden"]
@@ -32,7 +33,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     them. Core ATen is no such level either: there ``detach`` is lost. Only ops that the engine does not know are taken apart into others.
     """
     replaced: set[str] = set()
-    with LayerDrop(), Unasked(), Checks(), Kept(module), warnings.catch_warnings():
+    with LayerDrop(), Unasked(), Checks(), Picking(), Kept(module), warnings.catch_warnings():
         # What is only kept to be looked at is no harm, and what is read again is refused below.
         warnings.filterwarnings("ignore", "The tensor attribute")
         module.forward = with_buffers_written(module, module.forward, replaced)

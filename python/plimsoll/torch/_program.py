@@ -19,7 +19,7 @@ import plimsoll
 from plimsoll import _native
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._export import export, hidden
-from plimsoll.torch._kept import Places
+from plimsoll.torch._kept import Places, Resized, fill_tables
 from plimsoll.torch._planned import loss_of
 
 __all__ = ["Batch", "Program", "array", "loss_program", "output_program", "own_name"]
@@ -253,6 +253,10 @@ def _exported(module: torch.nn.Module, batch: Batch, dynamic_shapes: Any) -> Any
             try:
                 with hidden() if is_hidden else contextlib.nullcontext():
                     return export(module, tensors, dynamic_shapes=form)
+            except Resized as error:
+                if fill_tables(module, tensors):
+                    return _exported(module, batch, dynamic_shapes)
+                first = first or error
             except Exception as error:  # Whatever the exporter says of an open batch, it may still take the batch as it is.
                 if form is None and first is None:
                     first = error
