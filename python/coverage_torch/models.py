@@ -270,8 +270,9 @@ def _told(model: str, config: str, settings: dict[str, Any], given: str) -> Call
                 # A router of experts that begins with zeros has ties, which may be broken either way.
                 if parameter.dim() > 1 and not parameter.any():
                     parameter.normal_(0.0, 0.02)
-        if given == "pictures":
-            return Told(module, "pixel_values", {}), (torch.randn(2, 3, 32, 32), torch.tensor([1, 3]))
+        if given.startswith("pictures"):
+            size = int(given.removeprefix("pictures") or 32)
+            return Told(module, "pixel_values", {}), (torch.randn(2, 3, size, size), torch.tensor([1, 3]))
         if given == "sound":
             return Told(module, "input_values", {}), (torch.randn(2, 400), torch.tensor([1, 3]))
         tokens = torch.randint(2, 50, (2, 12))

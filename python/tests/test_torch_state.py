@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from torch_modules import ready
+from torch_modules import built, ready
 
 
 def _model(torch, inner=None):
