@@ -43,7 +43,7 @@ def test_rows_that_a_mask_picks_are_averaged_summed_and_put_back():
         twice[known] *= 2
         zero, one = h[:, 0][y == 0], h[:, 1][y == 1]
         all_of = torch.cat([zero, one])
-        loss = loss + F.binary_cross_entropy_with_logits(all_of, torch.cat([torch.zeros_like(zero), torch.ones_like(one)])) + all_of.max()
+        loss = loss + F.binary_cross_entropy_with_logits(all_of, torch.cat([torch.zeros_like(zero), torch.ones_like(one)])) + all_of.max() + h[known].var(0).sum()
         return loss + put.mean() + twice.pow(2).mean() + torch.masked_select(self.same(x), x > 0).mean() + h[known].std()
 
     model = built(forward, line=torch.nn.Linear(4, 3), same=torch.nn.Linear(4, 4))
@@ -130,3 +130,15 @@ def test_a_graph_of_which_a_few_nodes_are_no_graph_is_trained():
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]])
     batch = (torch.randn(6, 5), edges, torch.tensor([0, 1, 2, 0, 1, 2]))
     _trained(torch, built(forward, line=torch.nn.Linear(5, 8), head=torch.nn.Linear(8, 3)), batch, batch)
+
+
+def test_classes_that_the_first_few_samples_have_not_are_trained():
+    torch = ready()
+
+    def forward(self, x, y):
+        z = self.line(x)
+        centres = torch.stack([z[y == label].mean(0) for label in range(3)])
+        return torch.nn.functional.cross_entropy(-torch.cdist(z, centres), y)
+
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    _trained(torch, built(forward, line=torch.nn.Linear(5, 3)), (torch.randn(9, 5), labels), (torch.randn(9, 5), labels.flip(0)))

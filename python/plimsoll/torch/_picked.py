@@ -289,10 +289,12 @@ def _over_rows(name: str, first: Picked, args: Any, kwargs: Any, axes: list[int]
         is_most = name in ("amax", "max")
         held = first.held(float(limit(first.rows.dtype).min if is_most else limit(first.rows.dtype).max))
         return held.amax(over, keep) if is_most else held.amin(over, keep)
-    if name in ("var", "std") and axes is None and not kwargs and len(args) == 1:
-        apart = (first - _over_rows("mean", first, (first,), {}, None)).held(0)
-        count = first.mask.count() * (first.rows[0].numel() if first.dim() > 1 else 1)
-        var = (apart * apart).sum() / (count - 1).to(apart.dtype)
+    if name in ("var", "std") and len(args) <= 2 and not set(kwargs) - {"dim"}:
+        apart = (first - _over_rows("mean", first, (first,), {"keepdim": True}, over)).held(0)
+        count = first.mask.count()
+        for axis in over:
+            count = count * (1 if axis == 0 else int(first.rows.shape[axis]))
+        var = (apart * apart).sum(over) / (count - 1).to(apart.dtype)
         return var if name == "var" else var.sqrt()
     return _refuse(f"{name} over rows")
 
