@@ -24,6 +24,11 @@ def without_dropout(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
+        # Some read their rates from their settings each time.
+        settings = getattr(part, "config", None)
+        for name, value in list(getattr(settings, "__dict__", {}).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(settings, name, 0.0)
         for name, value in list(vars(part).items()):
             is_rate = any(word in name for word in ("drop", "layerdrop")) and isinstance(value, float)
             if is_rate or (name == "p" and isinstance(value, float) and "rop" in type(part).__name__):
