@@ -15,7 +15,7 @@ from plimsoll.torch._apart import taken_apart
 from plimsoll.torch._checks import Checks
 from plimsoll.torch._fold import fold
 from plimsoll.torch._kept import Kept, with_buffers_written
-from plimsoll.torch._picked import Picking
+from plimsoll.torch._picking import Picking
 from plimsoll.torch._unasked import Unasked
 
 __all__ = ["LayerDrop", "export", "hidden"]

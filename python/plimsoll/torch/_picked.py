@@ -10,13 +10,11 @@ import functools
 from typing import Any, Callable, Iterator
 
 import torch
-import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from plimsoll.errors import PlimsollError
 
-__all__ = ["Picking"]
+__all__ = ["Mask", "Picked", "refuse"]
 
 #: Functions that see each element by itself, by name.
 _ELEMENTS = set(
@@ -105,7 +103,7 @@ class Picked:
     nelement = numel
 
     def item(self, *_: Any) -> Any:
-        _refuse("a number")
+        refuse("a number")
 
     __len__ = __bool__ = __iter__ = tolist = item
     __hash__ = object.__hash__
@@ -117,7 +115,7 @@ class Picked:
     def __getattr__(self, name: str) -> Any:
         own = getattr(torch.Tensor, name)
         if not callable(own):
-            _refuse(name)
+            refuse(name)
         return functools.partial(_called, own, self)
 
     def __getitem__(self, key: Any) -> Any:
@@ -164,7 +162,7 @@ class Count:
 
     def _compared(self, other: Any, answer: bool, least: int = 0) -> Any:
         if type(other) is not int or other != least:
-            _refuse("a comparison of how many there are")
+            refuse("a comparison of how many there are")
         self.mask.is_asked = True
         return answer
 
@@ -187,13 +185,13 @@ class Count:
         return self._compared(other, False, 1)
 
     def __index__(self) -> int:
-        return int(_refuse("a number of how many there are"))
+        return int(refuse("a number of how many there are"))
 
     __int__ = __float__ = __index__  # type: ignore[assignment]
     __hash__ = object.__hash__
 
 
-def _refuse(name: str) -> Any:
+def refuse(name: str) -> Any:
     raise PlimsollError(
         f"{name} is asked of rows that a mask picks (x[mask], masked_select, nonzero), and how many those are no plan can know: here they can be computed with row by row, summed, averaged and put back "
         "where they came from; keep all rows for the rest, and choose with torch.where or a product with the mask"
@@ -215,12 +213,12 @@ def _called(func: Any, *args: Any, **kwargs: Any) -> Any:
     if name in ("cat", "concat") and _axis(args, kwargs, 1, first.dim() + 0, "dim", 0) == 0:
         parts = list(args[0])
         if not all(isinstance(part, Picked) for part in parts):
-            _refuse(name)
+            refuse(name)
         return Picked(torch.cat([part.rows for part in parts]), first.mask.joined(tuple(part.mask for part in parts[1:])))
     if name in ("index_add", "index_add_") and len(args) == 4 and all(isinstance(one, Picked) for one in args[2:]):
         return func(args[0], args[1], args[2].rows, args[3].held(0), **kwargs)
     if any(one.mask is not first.mask for one in _all((args, kwargs))):
-        _refuse(f"{name} of rows that several masks pick")
+        refuse(f"{name} of rows that several masks pick")
     rows = lambda: first.with_rows(func(*_plain(args), **_plain(kwargs)))
     if name == "__getitem__":
         return _indexed(args[0], args[1], first, rows)
@@ -255,7 +253,7 @@ def _called(func: Any, *args: Any, **kwargs: Any) -> Any:
         if axes is not None and 0 not in axes and all(other.dim() < args[0].dim() for other in others):
             return rows()
         return _over_rows(name, first, args, kwargs, axes)
-    return _refuse(name)
+    return refuse(name)
 
 
 def _axis(args: Any, kwargs: Any, place: int, rank: int, name: str, default: int) -> int:
@@ -284,7 +282,7 @@ def _over_rows(name: str, first: Picked, args: Any, kwargs: Any, axes: list[int]
         return first.held(0).sum(over, keep) / (first.mask.count() * rest).to(first.rows.dtype)
     if name in ("any", "all"):
         is_true = torch.where(first.mask.beside(first.rows), first.rows.bool(), name == "all")
-        return is_true.any() if name == "any" and axes is None else is_true.all() if axes is None else _refuse(name)
+        return is_true.any() if name == "any" and axes is None else is_true.all() if axes is None else refuse(name)
     if name in ("amax", "amin") or (name in ("max", "min") and axes is None):
         is_most = name in ("amax", "max")
         held = first.held(float(limit(first.rows.dtype).min if is_most else limit(first.rows.dtype).max))
@@ -296,15 +294,15 @@ def _over_rows(name: str, first: Picked, args: Any, kwargs: Any, axes: list[int]
             count = count * (1 if axis == 0 else int(first.rows.shape[axis]))
         var = (apart * apart).sum(over) / (count - 1).to(apart.dtype)
         return var if name == "var" else var.sqrt()
-    return _refuse(f"{name} over rows")
+    return refuse(f"{name} over rows")
 
 
 def _loss(func: Any, name: str, first: Picked, args: Any, kwargs: Any) -> Any:
     reduction = kwargs.pop("reduction", "mean")
     if kwargs.pop("size_average", None) is not None or kwargs.pop("reduce", None) is not None or len(args) > 3 or (len(args) == 3 and name in ("mse_loss", "l1_loss")):
-        _refuse(f"{name} with further arguments that are not named")
+        refuse(f"{name} with further arguments that are not named")
     if any(not isinstance(one, Picked) for one in args[:2]) or any(word in ("input", "target") and not isinstance(value, Picked) for word, value in kwargs.items()):
-        _refuse(f"{name} of these and others")
+        refuse(f"{name} of these and others")
     losses = first.with_rows(func(*_plain(args), **_plain(kwargs), reduction="none"))
     if reduction == "none":
         return losses
@@ -345,7 +343,7 @@ def _viewed(name: str, first: Picked, args: Any, kwargs: Any) -> Any:
         # Every element is a row of its own.
         flat = first.rows.reshape(-1)
         return Picked(flat, Mask(first.mask.beside(first.rows).expand(first.rows.shape).reshape(-1)))
-    return _refuse(name)
+    return refuse(name)
 
 
 def _indexed(x: Any, key: Any, first: Picked, rows: Callable[[], Any]) -> Any:
@@ -354,80 +352,9 @@ def _indexed(x: Any, key: Any, first: Picked, rows: Callable[[], Any]) -> Any:
         # Places that were found in a mask: of each the row that is there.
         head = next(place for place, part in enumerate(parts) if isinstance(part, Picked))
         is_led = all(isinstance(part, (Picked, type(None), int)) or part is Ellipsis or part == slice(None) for part in parts) and not head
-        return rows() if is_led and all(not part.dtype == torch.bool for part in _all(parts)) else _refuse("an index beside others")
+        return rows() if is_led and all(not part.dtype == torch.bool for part in _all(parts)) else refuse("an index beside others")
     if isinstance(parts[0], Picked) and parts[0].dtype == torch.bool and len(parts) == 1 and parts[0].dim() == 1:
         return Picked(x.rows, Mask(x.mask.flat & parts[0].rows))
     is_all = isinstance(parts[0], slice) and parts[0] == slice(None)
     is_last = parts[0] is Ellipsis and sum(part is not None for part in parts) - 1 < x.dim()
-    return rows() if is_all or is_last else _refuse("an index of rows")
-
-
-class Picking(TorchFunctionMode):
-    """While it is entered, rows that a mask picks are kept as all rows and the mask."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: What was computed of what, and the first result of it: masks that are computed twice are one.
-        self._made: dict[Any, torch.Tensor] = {}
-        self._same: dict[int, torch.Tensor] = {}
-        self._masks: dict[tuple[int, int], Mask] = {}
-        self._alive: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if func is torch.Tensor.__getitem__ and isinstance(args[0], torch.Tensor):
-            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
-            mask = parts[0] if parts else None
-            if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and mask.dim():
-                picked = self._picked(args[0], mask)
-                return picked[(slice(None), *parts[1:])] if len(parts) > 1 else picked
-        elif func is torch.Tensor.__setitem__ and isinstance(args[2], Picked):
-            x, mask, value = args
-            if not (isinstance(mask, torch.Tensor) and self._first(mask) is value.mask.source):
-                _refuse("a place other than they came from")
-            rows = value.rows.reshape(*mask.shape, *value.rows.shape[1:]).expand(x.shape).to(x.dtype)
-            return x.copy_(torch.where(mask.reshape(*mask.shape, *[1] * (x.dim() - mask.dim())), rows, x))
-        elif func in (torch.masked_select, torch.Tensor.masked_select) and isinstance(args[0], torch.Tensor) and not kwargs:
-            x, mask = args
-            return self._picked(x, mask) if x.shape == mask.shape else self._picked(*torch.broadcast_tensors(x, mask))
-        elif func in _PLACES and len(args) == 1 and isinstance(args[0], torch.Tensor):
-            return self._places(args[0], func in _WHERES or bool(kwargs.get("as_tuple")))
-        made = func(*args, **kwargs)
-        if name in _REPEATED and isinstance(made, torch.Tensor):
-            key = (func, *map(self._key, args), *((word, self._key(value)) for word, value in sorted(kwargs.items())))
-            self._same[id(made)] = self._made.setdefault(key, made)
-            self._alive.append((made, args))
-        return made
-
-    def _first(self, x: torch.Tensor) -> torch.Tensor:
-        return self._same.get(id(x), x)
-
-    def _key(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return (id(self._first(value)), value._version)
-        return tuple(map(self._key, value)) if isinstance(value, (tuple, list)) else (type(value), str(value))
-
-    def _picked(self, x: torch.Tensor, mask: torch.Tensor) -> Picked:
-        first = self._first(mask)
-        key = (id(first), mask._version)
-        self._alive.append(first)
-        if key not in self._masks:
-            self._masks[key] = Mask(mask.reshape(-1), first)
-        return Picked.of(x, mask, self._masks[key])
-
-    def _places(self, x: torch.Tensor, is_tuple: bool) -> Any:
-        """Where a tensor is not 0: along each axis, or a row for each."""
-        mask = x if x.dtype == torch.bool else x != 0
-        along = lambda axis: [-1 if own == axis else 1 for own in range(x.dim())]
-        found = [self._picked(torch.arange(length, device=x.device).reshape(along(axis)).expand(x.shape), mask) for axis, length in enumerate(x.shape)]
-        return tuple(found) if is_tuple else found[0].with_rows(torch.stack([one.rows for one in found], 1))
-
-
-_WHERES = (torch.where, torch.Tensor.where)
-_PLACES = (*_WHERES, torch.nonzero, torch.Tensor.nonzero)
-#: What masks are made by.
-_REPEATED = set(
-    """eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not __and__ __or__ __invert__ __xor__
-    view reshape flatten squeeze unsqueeze bool __getitem__ isnan isfinite""".split()
-)
+    return rows() if is_all or is_last else refuse("an index of rows")
