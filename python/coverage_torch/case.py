@@ -24,6 +24,11 @@ def without_dropout(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
+        # Some read their rates from their settings each time.
+        settings = getattr(part, "config", None)
+        for name, value in list(getattr(settings, "__dict__", {}).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(settings, name, 0.0)
         for name, value in list(vars(part).items()):
             is_rate = any(word in name for word in ("drop", "layerdrop")) and isinstance(value, float)
             if is_rate or (name == "p" and isinstance(value, float) and "rop" in type(part).__name__):
@@ -200,8 +205,24 @@ def _with_other_kernels(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> 
         return eager(module, inputs)
 
 
+def _with_weights_beside(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """Every weight so little beside itself as rounding it once may put it: what that makes of gradients, no other order of sums can be held to."""
+    kept = [(parameter, parameter.detach().clone()) for parameter in module.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for parameter, value in kept:
+                side = torch.rand(value.shape, generator=generator) * 2 - 1
+                parameter.copy_(value * (1 + side.to(value.dtype) * torch.finfo(value.dtype).eps / 2))
+        return eager(module, inputs)
+    finally:
+        with torch.no_grad():
+            for parameter, value in kept:
+                parameter.copy_(value)
+
+
 #: Ways in which PyTorch computes the same with other rounding.
-WAYS = (_backwards, _with_other_kernels)
+WAYS = (_backwards, _with_other_kernels, _with_weights_beside)
 
 
 def _in_f64(wide: nn.Module, inputs: tuple[torch.Tensor, ...], exact: dict[str, torch.Tensor | None], losses: list[float]) -> dict[str, Any]:

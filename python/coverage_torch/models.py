@@ -75,21 +75,23 @@ TIMM = {
         convnext_atto convnextv2_atto poolformer_s12 poolformerv2_s12 regnetx_002 regnety_002 ghostnet_050 ghostnetv2_100 hardcorenas_a edgenext_xx_small repvgg_a0 repvgg_b0
         dla34 dla46_c hrnet_w18_small cspresnet50 cspdarknet53 darknet53 densenet121 selecsls42b nf_resnet26 nfnet_l0 dpn48b vovnet39a ese_vovnet19b_dw
         fbnetc_100 spnasnet_100 semnasnet_075 mnasnet_small lcnet_050 tinynet_e rexnet_100 rexnetr_200 gernet_s gcresnet33ts eca_nfnet_l0 xception41 inception_next_tiny mobileone_s0 fastvit_t8 starnet_s1 repghostnet_050 hgnet_tiny hgnetv2_b0
-        caformer_s18 convformer_s18 efficientvit_b0 mobilevit_xxs mobilevitv2_050 xcit_nano_12_p16_224 coat_tiny davit_tiny
+        caformer_s18 convformer_s18 efficientvit_b0 mobilevit_xxs mobilevitv2_050 xcit_nano_12_p16_224 davit_tiny
         cspnext_tiny fasternet_t0 lcnetv2_small nextvit_small rdnet_tiny repvit_m0_9 legacy_seresnet18 shvit_s1 swiftformer_xs tresnet_m vgg11 iformer_t lowformer_b0 cpubone_nano
-        csatv2 mvitv2_tiny convmixer_768_32 vitamin_small_224""",
-    96: "inception_v3 inception_v4 inception_resnet_v2 legacy_xception nasnetalarge pnasnet5large mobilenetv5_base",
+        csatv2 mvitv2_tiny convmixer_768_32""",
+    96: "legacy_xception nasnetalarge pnasnet5large mobilenetv5_base",
     224: """levit_128s swin_tiny_patch4_window7_224 twins_pcpvt_small twins_svt_small pvt_v2_b0 convit_tiny tnt_s_patch16_224 nest_tiny_jx efficientformer_l1
         focalnet_tiny_srf sequencer2d_s maxxvit_rmlp_nano_rw_256 coatnet_nano_rw_224 efficientvim_m1 efficientvit_m0 gcvit_xxtiny hiera_tiny_224 swinv2_cr_tiny_224 tiny_vit_5m_224
         vit_tiny_r_s16_p8_224 volo_d1_224""",
     240: "crossvit_tiny_240",
     256: "botnet26t_256 halonet26t lambda_resnet26t bat_resnext26ts",
-    160: "test_vit test_vit2 test_vit3 test_byobnet test_efficientnet test_convnext test_convnext2 test_convnext3 test_resnet test_nfnet test_mambaout",
+    # Inception's last norms would be over four numbers in smaller pictures.
+    160: """inception_v3 inception_v4 inception_resnet_v2
+        test_vit test_vit2 test_vit3 test_byobnet test_efficientnet test_convnext test_convnext2 test_convnext3 test_resnet test_nfnet test_mambaout""",
 }
 #: Models of timm that are made for one size, which can be said.
 TIMM_SIZED = """vit_tiny_patch16_224 deit_tiny_patch16_224 deit3_small_patch16_224 mixer_s32_224 resmlp_12_224 gmlp_s16_224 pit_ti_224 cait_xxs24_224 beit_base_patch16_224
     vit_relpos_small_patch16_224 vit_small_patch32_224 eva02_tiny_patch14_224 efficientformerv2_s0 visformer_tiny
-    naflexvit_base_patch16_gap samvit_base_patch16_224 qwen3_vit_88m swinv2_tiny_window8_256 sam2_hiera_tiny"""
+    naflexvit_base_patch16_gap samvit_base_patch16_224 qwen3_vit_88m swinv2_tiny_window8_256 sam2_hiera_tiny coat_tiny vitamin_small_224"""
 
 
 def _filmed(model: nn.Module) -> nn.Module:
@@ -270,8 +272,9 @@ def _told(model: str, config: str, settings: dict[str, Any], given: str) -> Call
                 # A router of experts that begins with zeros has ties, which may be broken either way.
                 if parameter.dim() > 1 and not parameter.any():
                     parameter.normal_(0.0, 0.02)
-        if given == "pictures":
-            return Told(module, "pixel_values", {}), (torch.randn(2, 3, 32, 32), torch.tensor([1, 3]))
+        if given.startswith("pictures"):
+            size = int(given.removeprefix("pictures") or 32)
+            return Told(module, "pixel_values", {}), (torch.randn(2, 3, size, size), torch.tensor([1, 3]))
         if given == "sound":
             return Told(module, "input_values", {}), (torch.randn(2, 400), torch.tensor([1, 3]))
         tokens = torch.randint(2, 50, (2, 12))

@@ -144,7 +144,7 @@ def table(rows: list[dict[str, Any]], listed: list[str], before: str = "") -> st
         f"f64 is equal) and in f64 (equal to {IN_F64:g}; where a model computes a part in f32 whatever it is given, to {GRADIENTS / 10:g}; models of more than 40 million elements are not tried in f64). *steps*: the losses of five steps of plain descent in f32 (equal to {STEPS:g}), and",
         f"in brackets in f64 ({STEPS_IN_F64:g}): one of the two must be, for deep nets make a millionth of a difference a tenth within five steps. Where",
         "an activation stands at the kink of a ReLU, rounding decides on which side, in PyTorch as here: PyTorch's own f32 is that of its plain run and, where that does not do, of the batch",
-        "from its last sample to its first and of PyTorch without oneDNN, the farthest of them; and up to three draws of weights and inputs are tried, of which the nearest counts.",
+        "from its last sample to its first, of PyTorch without oneDNN, and of weights that are as far beside themselves as one rounding puts them, the farthest of them; and up to three draws of weights and inputs are tried, of which the nearest counts.",
         "",
         summary(models, "models"),
         "",

@@ -187,8 +187,8 @@ def _sets_data(self, x):
         (_clamps_in_place, "line.weight is trained and forward writes to it"),
         (_packs, "run the layer over padded sequences"),
         (_sets_data, r"test_torch_layers.py|\.data that is assigned"),
-        (lambda self, x: self.line(x)[x[:, 0] > 0].mean(), "torch.where"),
-        (lambda self, x: (self.line(x) * x.nonzero().shape[0]).mean(), "torch.where"),
+        (lambda self, x: self.line(x)[x[:, 0] > 0].cumsum(0).mean(), "cumsum.*torch.where"),
+        (lambda self, x: (self.line(x) * x.round().unique().sum()).mean(), "torch.where"),
         (lambda self, x: self.line(x if x.sum() > 0 else -x).mean(), r"test_torch_layers.py:\d+ \(.*x if x.sum\(\).*torch.cond"),
     ],
 )

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from torch_modules import ready
+from torch_modules import built, ready
 
 
 def _model(torch, inner=None):
@@ -294,3 +294,21 @@ def test_a_setting_that_is_changed_is_warned_of_once(recwarn):
     trainer.step(batch), trainer.step(batch)
     words = [str(warning.message) for warning in recwarn]
     assert len(words) == 1 and words[0].startswith("1.temperature was 1.0 when the Trainer was made and is 0.5 by now"), words
+
+
+def test_a_table_that_the_first_run_makes_is_of_the_size_that_a_batch_wants():
+    torch = ready()
+    import plimsoll.torch as pt
+
+    def forward(self, x):
+        if self.places.shape[0] != x.shape[1]:
+            self.places = torch.arange(x.shape[1], dtype=torch.float32)
+        return (self.line(x) * self.places.unsqueeze(1)).pow(2).mean()
+
+    model = built(forward, line=torch.nn.Linear(3, 2))
+    model.register_buffer("places", torch.zeros(1), persistent=False)
+    theirs = copy.deepcopy(model)
+    trainer = pt.Trainer(model, None, torch.optim.SGD(model.parameters(), 0.1))
+    x = torch.randn(6, 5, 3)
+    assert trainer.step((x,)) == pytest.approx(theirs(x).item(), rel=1e-5)
+    assert torch.equal(model.places, torch.arange(5.0))

@@ -225,14 +225,14 @@ def test_gradients_that_do_not_pass_through_the_export_are_refused():
     torch = ready()
     from plimsoll.torch import Trainer
 
-    class Doubled(torch.autograd.Function):
+    class Turned(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
             return x.clone()
 
         @staticmethod
         def backward(ctx, gradient):
-            return 2 * gradient
+            return gradient.flip(1)
 
     class Module(torch.nn.Module):
         def __init__(self):
@@ -242,7 +242,7 @@ def test_gradients_that_do_not_pass_through_the_export_are_refused():
 
         def forward(self, x):
             self.seen += 1
-            return self.last(Doubled.apply(self.first(x)))
+            return self.last(Turned.apply(self.first(x)))
 
     model = Module()
     trainer = Trainer(model, torch.nn.functional.mse_loss, torch.optim.SGD(model.parameters(), 0.1))

@@ -40,3 +40,16 @@ def built(forward, **parts):
     for name, part in parts.items():
         setattr(module, name, part)
     return module
+
+
+def checking(self, x):
+    """A forward that checks what is in its tensors. It stands here because pytest writes the assertions of tests anew."""
+    import torch
+
+    y = self.line(x)
+    assert torch.all(x < 100).item(), "large"
+    assert not torch.isnan(y).any() and bool((y < 1e6).all())
+    if torch.isinf(y).any() or not torch.isfinite(x).all():
+        message = "endless"
+        raise ValueError(message)
+    return (y**2).mean()

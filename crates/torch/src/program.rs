@@ -199,7 +199,7 @@ impl Program {
                     return Err(wrong("it holds an object of a class of its own, which is not taken".into()));
                 }
                 InputSpec::Token(_) => {
-                    return Err(wrong("it has ops with side effects (tokens), which are not taken".into()));
+                    return Err(wrong(NO_EFFECTS.into()));
                 }
             };
             let meta = program.meta(&arg).map_err(&wrong)?;
@@ -254,7 +254,7 @@ impl Program {
                     return Err(wrong(why.into()));
                 }
                 OutputSpec::Token(_) => {
-                    return Err(wrong("it has ops with side effects (tokens), which are not taken".into()));
+                    return Err(wrong(NO_EFFECTS.into()));
                 }
             };
             let Some(&at) = by_name.get(&name) else {
@@ -390,6 +390,9 @@ fn check_version(file: &str, version: &Version) -> Result<()> {
     );
     Err(Error::Program { file: file.into(), why })
 }
+
+/// Why ops with side effects are refused.
+const NO_EFFECTS: &str = "it has ops with side effects (a print, or a check that may end the step), of which a plan knows nothing; leave them out";
 
 /// Ops that only a decomposition into core ATen leaves behind.
 const CORE_ONLY: &[&str] = &[

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from plimsoll import _native
+from plimsoll.torch._algebra import ALGEBRA
+from plimsoll.torch._special import SPECIAL
 
 __all__ = ["taken_apart"]
 
@@ -26,7 +28,7 @@ def taken_apart(program: Any) -> dict[Any, Any]:
     if not unknown:
         return {}
     named = [aten.grid_sampler_2d.default, aten.affine_grid_generator.default]
-    table = {**torch._decomp.get_decompositions(named), **torch.export.default_decompositions(), **_OWN}
+    table = {**torch._decomp.get_decompositions(named), **torch.export.default_decompositions(), **SPECIAL, **ALGEBRA, **_OWN}
     return {op: table[op] for op in unknown if op in table}
 
 

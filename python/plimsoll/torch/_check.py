@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from typing import Any, Callable, Iterator
 
 import torch
@@ -100,7 +101,18 @@ def _checked(program: Program, native: Any, batch: Batch, trained: set[str], kep
         with LayerDrop(rewinds=True):
             return module(*given)
 
-    wanted_loss, wanted = gradients(eager, is_first=True)
+    try:
+        wanted_loss, wanted = gradients(eager, is_first=True)
+        is_some = math.isfinite(wanted_loss)
+    except (RuntimeError, IndexError, ValueError):
+        is_some = False
+        if tensors[0].shape == batch.tensors[0].shape:
+            raise
+    if not is_some and tensors[0].shape != batch.tensors[0].shape:
+        # A batch of which a few samples are none by themselves: a graph, say, whose edges are numbers of all its nodes, or classes that none of the few has.
+        restored()
+        tensors = [tensor.detach() for tensor in batch.tensors]
+        wanted_loss, wanted = gradients(eager, is_first=True)
     noise = [0.0] * len(names)
     if program.has_sixteen_bits:
         with _moved(parameters, 1):

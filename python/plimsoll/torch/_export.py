@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -11,11 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._apart import taken_apart
+from plimsoll.torch._checks import Checks
 from plimsoll.torch._fold import fold
 from plimsoll.torch._kept import Kept, with_buffers_written
+from plimsoll.torch._picking import Picking
 from plimsoll.torch._unasked import Unasked
 
-__all__ = ["LayerDrop", "export"]
+__all__ = ["LayerDrop", "export", "hidden"]
 
 _NO_GRAD = "wrap_with_set_grad_enabled"
 #: How often ops are taken apart that are made of others which are not known either.
@@ -30,7 +33,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     them. Core ATen is no such level either: there ``detach`` is lost. Only ops that the engine does not know are taken apart into others.
     """
     replaced: set[str] = set()
-    with LayerDrop(), Unasked(), Kept(module), warnings.catch_warnings():
+    with LayerDrop(), Unasked(), Checks(), Picking(), Kept(module), warnings.catch_warnings():
         # What is only kept to be looked at is no harm, and what is read again is refused below.
         warnings.filterwarnings("ignore", "The tensor attribute")
         module.forward = with_buffers_written(module, module.forward, replaced)
@@ -39,6 +42,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
             _detach(part)
+            _drop_checks(part)
     program = program.run_decompositions({})
     _drop_checks(program.graph_module)
     for _ in range(_ROUNDS):
@@ -50,6 +54,20 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     _norm_what_is_read(program.graph_module)
     fold(program)
     return program
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """A module that asks whether it is exported is told that it is not."""
+    names = ("is_compiling", "is_dynamo_compiling", "is_exporting")
+    own = {name: getattr(torch.compiler, name) for name in names if hasattr(torch.compiler, name)}
+    try:
+        for name in own:
+            setattr(torch.compiler, name, lambda: False)
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(torch.compiler, name, function)
 
 
 def _refuse_hidden_state(program: Any, replaced: set[str]) -> None:
@@ -111,7 +129,7 @@ def _detach(part: torch.fx.GraphModule) -> None:
 def _drop_checks(part: torch.fx.GraphModule) -> None:
     """Leaves out checks of numbers inside tensors, and what was computed for these alone: no plan can stop in the middle."""
     aten = torch.ops.aten
-    checks = {aten._assert_async.msg, aten._assert_async.default, aten._assert_scalar.default}
+    checks = {aten._assert_async.msg, aten._assert_async.default, aten._assert_scalar.default, aten._linalg_check_errors.default}
     for node in reversed(list(part.graph.nodes)):
         is_check = node.op == "call_function" and node.target in checks
         is_number = node.op == "call_function" and (node.target is aten.item.default or "SymBool" in type(node.meta.get("val")).__name__)

@@ -9,7 +9,11 @@ import torch
 
 from plimsoll.errors import PlimsollError
 
-__all__ = ["Kept", "Places", "with_buffers_written"]
+__all__ = ["Kept", "Places", "Resized", "fill_tables", "with_buffers_written"]
+
+
+class Resized(PlimsollError):
+    """A buffer has another shape or type after the module has run."""
 
 
 class Places:
@@ -80,7 +84,7 @@ def with_buffers_written(module: torch.nn.Module, forward: Callable[..., Any], r
                 raise PlimsollError(f"{name} is a buffer that has no tensor {when} the module has run: register it with a tensor of the size that it will have, and keep that")
             if now.shape != buffer.shape or now.dtype != buffer.dtype:
                 forms = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (buffer, now)]
-                raise PlimsollError(f"{name} is a buffer that the module makes {forms[1]} of {forms[0]}: a step that is planned keeps shape and type")
+                raise Resized(f"{name} is a buffer that the module makes {forms[1]} of {forms[0]}: a step that is planned keeps shape and type")
             buffer.copy_(now.detach())
             part._buffers[key] = buffer
         if replaced is not None:
@@ -88,6 +92,31 @@ def with_buffers_written(module: torch.nn.Module, forward: Callable[..., Any], r
         return made
 
     return written
+
+
+def fill_tables(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Lets a module make buffers of the size that a batch wants, as its first run would: tables of places, say, which ``state_dict`` leaves out. Whether there were such.
+
+    Everything else of it is as it was.
+    """
+    tables = [(part, key) for part in module.modules() for key in part._non_persistent_buffers_set if key in part._buffers]
+    before = {id(part): dict(part._buffers) for part, _ in tables}
+    values = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    with Kept(module), torch.no_grad(), torch.random.fork_rng():
+        try:
+            module(*tensors)
+        except Exception:  # What is wrong with it is said by the export.
+            return False
+        finally:
+            for buffer, value in values:
+                buffer.copy_(value)
+        made = [(part, key, part._buffers.get(key)) for part, key in tables]
+    is_any = False
+    for part, key, now in made:
+        then = before[id(part)][key]
+        if now is not None and now is not then and (then is None or now.shape != then.shape):
+            part._buffers[key], is_any = now.detach(), True
+    return is_any
 
 
 def _name(prefix: str, key: str) -> str:

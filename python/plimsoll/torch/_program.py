@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import inspect
 import json
 import re
@@ -17,8 +18,8 @@ from torch.utils import _pytree as pytree
 import plimsoll
 from plimsoll import _native
 from plimsoll.errors import PlimsollError
-from plimsoll.torch._export import export
-from plimsoll.torch._kept import Places
+from plimsoll.torch._export import export, hidden
+from plimsoll.torch._kept import Places, Resized, fill_tables
 from plimsoll.torch._planned import loss_of
 
 __all__ = ["Batch", "Program", "array", "loss_program", "output_program", "own_name"]
@@ -241,23 +242,31 @@ def _exported(module: torch.nn.Module, batch: Batch, dynamic_shapes: Any) -> Any
     tensors = tuple(tensor.detach() for tensor in batch.tensors)
     if dynamic_shapes is not None:
         return export(module, tensors, dynamic_shapes=(tuple(dynamic_shapes),))
+    forms: list[Any] = [None]
     if batch.samples > 1:
         is_batch = [tensor.dim() > 0 and len(tensor) == batch.samples for tensor in tensors]
-        axes = tuple({0: torch.export.Dim.AUTO} if own else None for own in is_batch)
-        try:
-            return export(module, tensors, dynamic_shapes=(axes,))
-        except Exception:  # Whatever the exporter says of an open batch, it may still take the batch as it is.
-            pass
-    try:
-        return export(module, tensors)
-    except PlimsollError as error:
+        forms.insert(0, (tuple({0: torch.export.Dim.AUTO} if own else None for own in is_batch),))
+    first: Exception | None = None
+    # Some modules go other ways while they are exported, which not always lead somewhere: then the way that they go otherwise is tried.
+    for is_hidden in (False, True):
+        for form in forms:
+            try:
+                with hidden() if is_hidden else contextlib.nullcontext():
+                    return export(module, tensors, dynamic_shapes=form)
+            except Resized as error:
+                if fill_tables(module, tensors):
+                    return _exported(module, batch, dynamic_shapes)
+                first = first or error
+            except Exception as error:  # Whatever the exporter says of an open batch, it may still take the batch as it is.
+                if form is None and first is None:
+                    first = error
+    if isinstance(first, PlimsollError):
         # It begins with the name of what is wrong in the module.
-        raise PlimsollError(own_name(str(error))) from None
-    except Exception as error:
-        raise PlimsollError(f"torch.export cannot export this module{_line(error)}: {_why(error)}") from error
+        raise PlimsollError(own_name(str(first))) from None
+    raise PlimsollError(f"torch.export cannot export this module{_line(first)}: {_why(first)}") from first
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception | None) -> str:
     """What the exporter says, or what it means by that."""
     kind, why = type(error).__name__, str(error).strip().split("\n")[0]
     if kind.startswith("GuardOnDataDependent"):
@@ -273,10 +282,10 @@ def _why(error: Exception) -> str:
     return f"{kind}: {why}"
 
 
-def _line(error: Exception) -> str:
+def _line(error: Exception | None) -> str:
     """The last line outside PyTorch and this package from which an error came."""
     ours = tuple(str(Path(module.__file__).parent) for module in (torch, plimsoll) if module.__file__)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    for frame in reversed(traceback.extract_tb(error.__traceback__ if error else None)):
         if not frame.filename.startswith((*ours, "<")):
             return f" at {frame.filename}:{frame.lineno} ({frame.line})" if frame.line else f" at {frame.filename}:{frame.lineno}"
     return ""

@@ -14,6 +14,7 @@ from plimsoll._plan import Plan
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._average import Average
 from plimsoll.torch._check import Checked, check
+from plimsoll.torch._functions import Functions
 from plimsoll.torch._optim import Optimizer
 from plimsoll.torch._program import Batch, Program, loss_program, output_program
 from plimsoll.torch._settled import Settled
@@ -353,7 +354,25 @@ class Trainer:
         if not self._model.training:
             warnings.warn("the module is in eval() as a whole: it is trained in training mode, as after train(); for training without dropout set its rates to 0, or put parts alone into eval()", stacklevel=3)
             self._model.train()
-        program = loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)
+        functions = Functions()
+        try:
+            program, native = self._compared(batch, functions)
+        except PlimsollError as error:
+            if not (functions.seen and self._check):
+                raise
+            try:
+                program, native = self._compared(batch, Functions(by_slope=True))
+            except PlimsollError:
+                raise error from None
+        if self._scaler is None and program.has_float16:
+            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
+        self._program, self._native, self._form = program, native, batch.form()
+        self._settled = Settled(program)
+
+    def _compared(self, batch: Batch, functions: Functions) -> tuple[Program, Any]:
+        """The program with the engine's training of it, compared with eager PyTorch."""
+        with functions:
+            program = loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)
         moved = {name for names in self._optimizer.names for name in names}
         # Tied weights go by their first name in the program, and by any in the optimizer.
         first = {name: program.tied.get(name, name) for name in program.tensors}
@@ -367,10 +386,7 @@ class Trainer:
         native = _native.TorchTraining(program.handed(), {**self._settings, "frozen": frozen})
         if self._check:
             self._checked = check(program, native, batch, self._trained)
-        if self._scaler is None and program.has_float16:
-            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
-        self._program, self._native, self._form = program, native, batch.form()
-        self._settled = Settled(program)
+        return program, native
 
     def _begin(self, batch: Batch) -> None:
         if self._begun:

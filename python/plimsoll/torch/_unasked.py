@@ -31,6 +31,9 @@ class Unasked(TorchFunctionMode):
             (nn.modules.batchnorm._BatchNorm, "forward", _averaged(nn.modules.batchnorm._BatchNorm.forward)),
             (nn.AdaptiveLogSoftmaxWithLoss, "forward", _by_clusters),
             (torch._VF, "_pack_padded_sequence", _packed),
+            (nn.Module, "to", _as_it_is(nn.Module.to)),
+            *((torch.autograd, name, _derived) for name in ("grad", "backward")),
+            *((torch.func, name, _derived) for name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian")),
         ):
             self._patched.enter_context(_patched(own, name, other))
         super().__enter__()
@@ -66,6 +69,26 @@ def _packed(*_: Any) -> Any:
     raise PlimsollError(
         "pack_padded_sequence takes as many rows a step as the lengths say, and a plan must know all sizes before: run the layer over padded sequences, and read with gather what it gives at the "
         "last step that counts (of a backward direction, sequences flipped within their lengths)"
+    )
+
+
+def _as_it_is(own: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """A module that is moved to the type and the device that it has is not moved."""
+
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+        tensors = [*self.parameters(), *self.buffers()]
+        is_there = all(device is None or tensor.device.type == torch.device(device).type for tensor in tensors)
+        is_so = all(dtype is None or tensor.dtype == dtype or not tensor.is_floating_point() for tensor in tensors)
+        return self if is_there and is_so and memory_format is None else own(self, *args, **kwargs)
+
+    return to
+
+
+def _derived(*_: Any, **__: Any) -> Any:
+    raise PlimsollError(
+        "forward asks for a gradient (torch.autograd.grad, torch.func.grad and the like), and gradients of gradients are not known here: leave such a penalty out, "
+        "or write the derivative as a formula, or as a difference of two calls"
     )
 
 
@@ -170,4 +193,15 @@ def _reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
-_FUNCTIONS = {F.gaussian_nll_loss: _gaussian_nll_loss, F.ctc_loss: _ctc_loss}
+def _fill_diagonal(x: torch.Tensor, value: float, wrap: bool = False) -> torch.Tensor:
+    """Without a view of the diagonal, which no op of ours gives. Wrapped, it goes on below in a matrix that is higher than wide."""
+    if x.dim() != 2:
+        places = [torch.arange(length, device=x.device).reshape([-1 if own == axis else 1 for own in range(x.dim())]) for axis, length in enumerate(x.shape)]
+        is_on = torch.stack(torch.broadcast_tensors(*[place == places[0] for place in places])).all(0)
+        return x.masked_fill_(is_on, value)
+    rows, columns = (torch.arange(length, device=x.device) for length in x.shape)
+    rows = rows % (x.shape[1] + 1) if wrap else rows
+    return x.masked_fill_(rows.unsqueeze(1) == columns.unsqueeze(0), value)
+
+
+_FUNCTIONS = {F.gaussian_nll_loss: _gaussian_nll_loss, F.ctc_loss: _ctc_loss, torch.Tensor.fill_diagonal_: _fill_diagonal}

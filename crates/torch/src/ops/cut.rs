@@ -72,22 +72,7 @@ pub(super) const OPS: Table = &[
     ("aten.diagonal.default", |c| {
         let x = c.laid("self")?;
         let (a, b, offset) = (c.axis("dim1", x.rank())?, c.axis("dim2", x.rank())?, c.int("offset")?);
-        if a == b {
-            return Err(refuse("takes the diagonal of an axis with itself"));
-        }
-        let rest = (0..x.rank()).filter(|&at| at != a && at != b);
-        let x = x.permute(&rest.chain([a, b]).collect::<Vec<_>>());
-        let s = x.shape().to_vec();
-        let (outer, [n, m]) = (&s[..s.len() - 2], [s[s.len() - 2], s[s.len() - 1]]);
-        let (low, right) = ((-offset).max(0) as usize, offset.max(0) as usize);
-        let count = n.saturating_sub(low).min(m.saturating_sub(right));
-        if count == 0 {
-            return Err(refuse(format!("takes the diagonal {offset} of {n} by {m}, which has no elements")));
-        }
-        let flat: Vec<usize> = outer.iter().copied().chain([n * m]).collect();
-        let first = low * m + right;
-        let x = x.reshape(flat)?.plain()?;
-        one(cut(&x, outer.len(), first, first + (count - 1) * (m + 1) + 1, m + 1)?)
+        one(diagonal(&x, a, b, offset)?)
     }),
     ("aten.diff.default", |c| {
         let x = c.laid("self")?;
@@ -106,6 +91,26 @@ pub(super) const OPS: Table = &[
         one(x)
     }),
 ];
+
+/// The diagonal of two axes, as a new last one.
+pub(super) fn diagonal(x: &Laid, a: usize, b: usize, offset: i64) -> Result<Tensor> {
+    if a == b {
+        return Err(refuse("takes the diagonal of an axis with itself"));
+    }
+    let rest = (0..x.rank()).filter(|&at| at != a && at != b);
+    let x = x.permute(&rest.chain([a, b]).collect::<Vec<_>>());
+    let s = x.shape().to_vec();
+    let (outer, [n, m]) = (&s[..s.len() - 2], [s[s.len() - 2], s[s.len() - 1]]);
+    let (low, right) = ((-offset).max(0) as usize, offset.max(0) as usize);
+    let count = n.saturating_sub(low).min(m.saturating_sub(right));
+    if count == 0 {
+        return Err(refuse(format!("takes the diagonal {offset} of {n} by {m}, which has no elements")));
+    }
+    let flat: Vec<usize> = outer.iter().copied().chain([n * m]).collect();
+    let first = low * m + right;
+    let x = x.reshape(flat)?.plain()?;
+    cut(&x, outer.len(), first, first + (count - 1) * (m + 1) + 1, m + 1)
+}
 
 /// Parts of these lengths along an axis, each in the order in which the whole lies.
 fn pieces(x: &Laid, at: usize, sizes: &[usize]) -> Values {

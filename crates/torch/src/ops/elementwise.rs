@@ -107,7 +107,6 @@ pub(super) const OPS: Table = &[
     ("aten.round.default", |c| whole(c, rounded)),
     ("aten.frac.default", |c| whole(c, |x| x.sub(&truncated(x)?))),
     ("aten.relu.default", |c| mapped(c, |x| x.relu())),
-    ("aten.relu6.default", |c| mapped(c, |x| x.clamp(0.0, 6.0))),
     ("aten.gelu.default", |c| {
         let tanh = c.text("approximate")? == "tanh";
         mapped(c, |x| if tanh { x.gelu_tanh() } else { x.gelu() })
@@ -132,12 +131,6 @@ pub(super) const OPS: Table = &[
         let alpha = c.float("alpha")?;
         mapped(c, |x| elu(x, alpha, 1.0, 1.0 / alpha))
     }),
-    ("aten.hardtanh.default", |c| {
-        let (low, high) = (c.float("min_val")?, c.float("max_val")?);
-        mapped(c, |x| x.clamp(low, high))
-    }),
-    ("aten.hardsigmoid.default", |c| mapped(c, hard_sigmoid)),
-    ("aten.hardswish.default", |c| mapped(c, |x| x.mul(&hard_sigmoid(x)?))),
     ("aten.softplus.default", |c| {
         let (beta, threshold) = (c.float("beta")?, c.float("threshold")?);
         mapped(c, |x| {
@@ -166,25 +159,6 @@ pub(super) const OPS: Table = &[
         let limit = c.float("lambd")?;
         mapped(c, |x| x.sub(&x.clamp(-limit, limit)?))
     }),
-    ("aten.clamp.default", |c| clamp(c)),
-    ("aten.clamp.Tensor", |c| {
-        let mut x = c.laid("self")?;
-        if let Some(low) = c.opt_laid("min")? {
-            x = Laid::zip(&[&x, &low], |t| t[0].maximum(&t[1].cast(t[0].dtype())?))?;
-        }
-        if let Some(high) = c.opt_laid("max")? {
-            x = Laid::zip(&[&x, &high], |t| t[0].minimum(&t[1].cast(t[0].dtype())?))?;
-        }
-        one(x)
-    }),
-    ("aten.clamp_min.default", |c| {
-        let low = c.float("min")?;
-        mapped(c, |x| x.clamp(low, f64::INFINITY))
-    }),
-    ("aten.clamp_max.default", |c| {
-        let high = c.float("max")?;
-        mapped(c, |x| x.clamp(f64::NEG_INFINITY, high))
-    }),
     ("aten._to_copy.default", |c| cast(c)),
     ("aten.to.dtype", |c| cast(c)),
     ("aten.to.dtype_layout", |c| cast(c)),
@@ -209,7 +183,7 @@ pub(super) const OPS: Table = &[
 ];
 
 /// The type in which elements are computed: whole numbers of few bits are not computed with here.
-fn computed(dtype: DType) -> DType {
+pub(super) fn computed(dtype: DType) -> DType {
     if dtype.is_integer() && !dtype.is_index() { DType::I64 } else { dtype }
 }
 
@@ -394,10 +368,6 @@ fn elu(x: &Tensor, factor: f64, scale: f64, inner: f64) -> Result<Tensor> {
     x.greater(&zero)?.select(&x.mul_scalar(scale)?, &below)
 }
 
-fn hard_sigmoid(x: &Tensor) -> Result<Tensor> {
-    x.add_scalar(3.0)?.clamp(0.0, 6.0)?.mul_scalar(1.0 / 6.0)
-}
-
 fn prelu(c: &mut Call<'_, '_>) -> Values {
     let (x, mut slope) = (c.laid("self")?, c.laid("weight")?);
     // One slope a channel, of which the second axis counts.
@@ -410,15 +380,6 @@ fn prelu(c: &mut Call<'_, '_>) -> Values {
         let zero = t[0].full_like(Type::new(t[0].dtype(), []), 0.0)?;
         t[0].greater(&zero)?.select(&t[0], &t[0].mul(&t[1])?)
     })?)
-}
-
-fn clamp(c: &mut Call<'_, '_>) -> Values {
-    let (low, high, out) = (c.opt_number("min")?, c.opt_number("max")?, c.out_dtype(0)?);
-    let low = low.map_or(f64::NEG_INFINITY, |n| n.value);
-    let high = high.map_or(f64::INFINITY, |n| n.value);
-    let dtype = computed(out);
-    // Where the bounds are in the wrong order, PyTorch gives the upper one.
-    mapped(c, |x| converted(&converted(x, dtype)?.clamp(low.min(high), high)?, out))
 }
 
 fn cast(c: &mut Call<'_, '_>) -> Values {

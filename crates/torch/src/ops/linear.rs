@@ -1,11 +1,12 @@
 //! Matrix products.
 
-use plimsoll_graph::{EinsumOps, Shape, TensorOps};
+use plimsoll_graph::{GradientOps, Shape, TensorOps};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_nn::blocks::einsum::without_dots;
 use plimsoll_run::{Result, Tensor};
 
-use super::{Table, Values, one};
+use super::elementwise::length;
+use super::{Table, Values, einsum, one};
 use crate::call::Call;
 use crate::error::refuse;
 
@@ -51,9 +52,8 @@ pub(super) const OPS: Table = &[
     ("aten.einsum.default", |c| {
         let (equation, all) = (c.text("equation")?, c.laids("tensors")?);
         let _ = c.value("path");
-        let tensors = all.iter().map(Laid::plain).collect::<Result<Vec<Tensor>>>()?;
-        let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().rank()).collect();
-        one(Tensor::einsum(&without_dots(&equation, &ranks)?, &tensors.iter().collect::<Vec<_>>())?)
+        let ranks: Vec<usize> = all.iter().map(Laid::rank).collect();
+        one(einsum::summed(&without_dots(&equation, &ranks)?, all)?)
     }),
     ("aten.bilinear.default", |c| {
         let (a, b, w) = (c.tensor("input1")?, c.tensor("input2")?, c.tensor("weight")?);
@@ -81,9 +81,11 @@ pub(super) const OPS: Table = &[
         let rank = a.rank().max(b.rank());
         let at = c.axis("dim", rank)?;
         let (a, b) = (a.plain()?, b.plain()?);
+        // What is too short is held at the least length, and its gradient is that of its own length all the same.
         let norm = |x: &Tensor| {
-            let length = x.square()?.sum(&[at], true)?.sqrt()?;
-            length.maximum(&length.full_like(plimsoll_graph::Type::new(length.dtype(), []), eps)?)
+            let own = length(&x.square()?.sum(&[at], true)?)?;
+            let least = own.full_like(plimsoll_graph::Type::new(own.dtype(), []), eps)?;
+            own.maximum(&least)?.with_gradient(&[&own], |at| Ok(vec![Some(at.grad(0)?)]))
         };
         one(a.div(&norm(&a)?)?.mul(&b.div(&norm(&b)?)?)?.sum(&[at], false)?)
     }),
@@ -94,8 +96,8 @@ fn distances(c: &mut Call<'_, '_>) -> Values {
     let (a, b, power) = (c.tensor("x1")?, c.tensor("x2")?, c.float("p")?);
     let _ = c.value("compute_mode");
     let (ra, rb) = (a.shape().rank(), b.shape().rank());
-    if ra < 2 || rb < 2 || !(power == 1.0 || power == 2.0) {
-        return Err(refuse(format!("takes distances by the power {power}, or of what is no rows")));
+    if ra < 2 || rb < 2 {
+        return Err(refuse("takes distances of what is no rows"));
     }
     let wide = |x: &Tensor, at: usize| {
         let mut shape = x.shape().to_vec();
@@ -104,10 +106,7 @@ fn distances(c: &mut Call<'_, '_>) -> Values {
     };
     let apart = wide(&a, ra - 1)?.sub(&wide(&b, rb - 2)?)?;
     let last = apart.shape().rank() - 1;
-    if power == 1.0 {
-        return one(apart.abs()?.sum(&[last], false)?);
-    }
-    one(super::elementwise::length(&apart.square()?.sum(&[last], false)?)?)
+    one(super::reduce::lengths(&apart, &[last], false, power)?)
 }
 
 /// β · self + α · a b

@@ -1,6 +1,6 @@
 //! Losses, with PyTorch's ways of taking their mean.
 
-use plimsoll_graph::{DType, GatherOps, LossOps, SoftmaxOps, TensorOps, Type};
+use plimsoll_graph::{DType, GatherOps, GradientOps, LossOps, SoftmaxOps, TensorOps, Type};
 use plimsoll_nn::blocks::Laid;
 use plimsoll_run::{Result, Tensor};
 
@@ -75,13 +75,7 @@ pub(super) const OPS: Table = &[
     }),
     ("aten.binary_cross_entropy.default", |c| {
         let (x, t, weight) = (c.laid("self")?, c.laid("target")?, c.opt_laid("weight")?);
-        let losses = Laid::zip(&[&x, &t], |v| {
-            // Logarithms are held at -100, as PyTorch holds them.
-            let log = |p: &Tensor| p.log()?.clamp(-100.0, f64::INFINITY);
-            let (yes, no) =
-                (v[1].mul(&log(&v[0])?)?, v[1].rsub_scalar(1.0)?.mul(&log(&v[0].rsub_scalar(1.0)?)?)?);
-            yes.add(&no)?.neg()
-        })?;
+        let losses = Laid::zip(&[&x, &t], |v| crossed(&v[0], &v[1]))?;
         let losses = match weight {
             Some(weight) => Laid::zip(&[&losses, &weight], |v| v[0].mul(&v[1]))?,
             None => losses,
@@ -134,6 +128,24 @@ pub(super) const OPS: Table = &[
         reduced(c, &losses.into())
     }),
 ];
+
+/// -t log p - (1 - t) log(1 - p), where logarithms are held at -100, with PyTorch's gradient: it divides by no less than 1e-12.
+fn crossed(p: &Tensor, t: &Tensor) -> Result<Tensor> {
+    let log = |p: &Tensor| p.log()?.clamp(-100.0, f64::INFINITY);
+    let (yes, no) = (t.mul(&log(p)?)?, t.rsub_scalar(1.0)?.mul(&log(&p.rsub_scalar(1.0)?)?)?);
+    yes.add(&no)?.neg()?.with_gradient(&[p, t], |at| {
+        let (p, t, grad) = (at.input(1)?, at.input(2)?, at.grad(0)?);
+        let least = at.full(&Type::new(p.dtype(), []), 1e-12)?;
+        let spread = p.mul(&p.rsub_scalar(1.0)?)?.maximum(&least)?;
+        let own = grad.mul(&p.sub(&t)?)?.div(&spread)?.sum_to(p.shape())?;
+        let odds = if at.wants(2) {
+            Some(grad.mul(&p.rsub_scalar(1.0)?.log()?.sub(&p.log()?)?)?.sum_to(t.shape())?)
+        } else {
+            None
+        };
+        Ok(vec![Some(own), odds])
+    })
+}
 
 /// Logits `[N, C, ..]` with the classes last; `[C]` stays.
 fn classes_last(x: &Laid) -> Result<Tensor> {

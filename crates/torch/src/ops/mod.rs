@@ -11,9 +11,11 @@ pub(crate) mod complex;
 mod conv;
 mod create;
 mod cut;
+mod einsum;
 mod elementwise;
 mod experts;
 mod fourier;
+mod held;
 mod index;
 pub(crate) mod join;
 mod linear;
@@ -21,6 +23,7 @@ mod loss;
 mod norm;
 mod pad;
 mod pool;
+mod pool_large;
 mod pool_places;
 mod random;
 mod rank;
@@ -64,6 +67,7 @@ const TABLES: &[Table] = &[
     elementwise::OPS,
     experts::OPS,
     fourier::OPS,
+    held::OPS,
     index::OPS,
     join::OPS,
     linear::OPS,

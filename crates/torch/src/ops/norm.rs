@@ -82,8 +82,9 @@ pub(super) const OPS: Table = &[
     }),
     ("aten._weight_norm.default", |c| {
         let (v, g) = (c.tensor("v")?, c.tensor("g")?);
-        let at = c.axis("dim", v.shape().rank())?;
-        let axes: Vec<usize> = (0..v.shape().rank()).filter(|&axis| axis != at).collect();
+        // -1 is no axis here: the norm is over all elements then.
+        let at = if c.int("dim")? == -1 { None } else { Some(c.axis("dim", v.shape().rank())?) };
+        let axes: Vec<usize> = (0..v.shape().rank()).filter(|&axis| Some(axis) != at).collect();
         one(v.mul(&g.div(&v.square()?.sum(&axes, true)?.sqrt()?)?)?)
     }),
 ];

@@ -1,9 +1,10 @@
 //! Pooling, over what is kept channels last.
 
 use plimsoll_nn::blocks::Laid;
-use plimsoll_nn::blocks::pool::{Windows, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool};
+use plimsoll_nn::blocks::pool::{Windows, adaptive_avg_pool, avg_pool};
 use plimsoll_run::{Result, Tensor};
 
+use super::pool_large::{adaptive_max_pool, max_pool};
 use super::pool_places::max_with_places;
 use super::{Table, Values, one};
 use crate::call::Call;
@@ -43,24 +44,35 @@ fn over(x: &Laid, axes: usize, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Val
     one(y.reshape(shape)?)
 }
 
-fn windows(c: &Call<'_, '_>, axes: usize) -> Result<Windows> {
-    let window = c.sizes_of("kernel_size", axes)?;
+fn windows(c: &Call<'_, '_>, x: &Laid, axes: usize) -> Result<Windows> {
+    let mut window = c.sizes_of("kernel_size", axes)?;
     let given = c.sizes("stride")?;
     let stride = if given.is_empty() { window.clone() } else { c.sizes_of("stride", axes)? };
-    let pad = c.sizes_of("padding", axes)?.into_iter().map(|p| (p, p)).collect();
-    Ok(Windows { window, stride, pad, ceil: c.flag("ceil_mode")? })
+    let (padding, ceil) = (c.sizes_of("padding", axes)?, c.flag("ceil_mode")?);
+    if let (true, Some(first)) = (ceil, x.rank().checked_sub(axes)) {
+        // In ceil mode a single window may be larger than all there is, and ends with it.
+        for (i, window) in window.iter_mut().enumerate() {
+            let whole = x.shape()[first + i] + 2 * padding[i];
+            if *window > whole && *window < whole + stride[i] {
+                *window = whole;
+            }
+        }
+    }
+    Ok(Windows { window, stride, pad: padding.into_iter().map(|p| (p, p)).collect(), ceil })
 }
 
 fn max(c: &mut Call<'_, '_>, axes: usize) -> Values {
     if c.wants(1) || c.sizes_of("dilation", axes)?.iter().any(|&d| d != 1) {
         return max_with_places(c, axes);
     }
-    let (x, windows) = (c.laid("self")?, windows(c, axes)?);
+    let x = c.laid("self")?;
+    let windows = windows(c, &x, axes)?;
     over(&x, axes, |t| max_pool(t, &windows))
 }
 
 fn mean(c: &mut Call<'_, '_>, axes: usize) -> Values {
-    let (x, windows, counts) = (c.laid("self")?, windows(c, axes)?, c.flag("count_include_pad")?);
+    let (x, counts) = (c.laid("self")?, c.flag("count_include_pad")?);
+    let windows = windows(c, &x, axes)?;
     let divisor = if axes == 1 { None } else { c.opt_int("divisor_override")? };
     over(&x, axes, |t| avg_pool(t, &windows, counts, divisor.map(|n| n.max(1) as usize)))
 }

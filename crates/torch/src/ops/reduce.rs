@@ -1,9 +1,9 @@
 //! Sums, means, extremes, and what runs along an axis.
 
-use plimsoll_graph::{CumulativeOps, DType, GatherOps, SoftmaxOps, SortOps, TensorOps, Type};
+use plimsoll_graph::{CumulativeOps, DType, GatherOps, GradientOps, SoftmaxOps, SortOps, TensorOps, Type};
 use plimsoll_run::{Result, Tensor};
 
-use super::elementwise::converted;
+use super::elementwise::{converted, length};
 use super::{Table, Values, one};
 use crate::call::Call;
 use crate::error::refuse;
@@ -64,8 +64,9 @@ pub(super) const OPS: Table = &[
         let axes = c.axes("dim", x.rank())?;
         let x = x.map(|t| converted(t, out))?;
         one(over(&x, &axes, keep, |t, axes, keep| {
-            use plimsoll_graph::GradientOps;
             let top = t.max(axes, true)?.stop_gradient()?;
+            // What is none at all, or endless, has no distance to itself.
+            let top = top.is_finite()?.select(&top, &top.full_like(Type::new(top.dtype(), []), 0.0)?)?;
             let y = t.sub(&top)?.exp()?.sum(axes, true)?.log()?.add(&top)?;
             if keep { Ok(y) } else { y.reshape(y.shape().reduced(axes, false)) }
         })?)
@@ -234,7 +235,7 @@ fn spread(c: &mut Call<'_, '_>, has_axes: bool, correction: f64, is_root: bool) 
         false => ((0..x.rank()).collect(), false),
     };
     let y = over(&x, &axes, keep, |t, axes, keep| variance(t, axes, keep, correction))?;
-    one(if is_root { y.map(|t| t.sqrt())? } else { y })
+    one(if is_root { y.map(length)? } else { y })
 }
 
 fn norm(c: &mut Call<'_, '_>, name: &str, p: f64, out: DType) -> Values {
@@ -243,7 +244,7 @@ fn norm(c: &mut Call<'_, '_>, name: &str, p: f64, out: DType) -> Values {
     one(over(&x.map(|t| converted(t, out))?, &axes, keep, |t, axes, keep| lengths(t, axes, keep, p))?)
 }
 
-/// (Σ |x|ᵖ)^(1/p). At 0 the gradient of the second norm is 0, as PyTorch has it.
+/// (Σ |x|ᵖ)^(1/p). At 0 the gradient is 0, as PyTorch has it.
 pub(super) fn lengths(t: &Tensor, axes: &[usize], keep: bool, p: f64) -> Result<Tensor> {
     match p {
         f64::INFINITY => t.abs()?.max(axes, keep),
@@ -253,15 +254,18 @@ pub(super) fn lengths(t: &Tensor, axes: &[usize], keep: bool, p: f64) -> Result<
             t.not_equal(&zero)?.cast(t.dtype())?.sum(axes, keep)
         }
         1.0 => t.abs()?.sum(axes, keep),
-        2.0 => {
-            let squares = t.square()?.sum(axes, keep)?;
-            let scalar = |value: f64| squares.full_like(Type::new(squares.dtype(), []), value);
-            let is_zero = squares.equal(&scalar(0.0)?)?;
-            // The root of 1 stands for that of 0, so that no gradient is infinite.
-            let root = is_zero.select(&scalar(1.0)?, &squares)?.sqrt()?;
-            is_zero.select(&scalar(0.0)?, &root)
+        2.0 => length(&t.square()?.sum(axes, keep)?),
+        p if p.is_finite() => {
+            let zero = t.full_like(Type::new(t.dtype(), []), 0.0)?;
+            // Below 1 the power of 0 has no finite gradient, and no root of 0 has one.
+            let (is_zero, one) = (t.equal(&zero)?, zero.add_scalar(1.0)?);
+            let powers = is_zero.select(&one, &t.abs()?)?.pow_scalar(p)?;
+            let nothing = zero.add_scalar(if p > 0.0 { 0.0 } else { f64::INFINITY })?;
+            let sum = is_zero.select(&nothing, &powers)?.sum(axes, keep)?;
+            let is_zero = sum.equal(&zero)?.or(&sum.is_finite()?.not()?)?;
+            let root = is_zero.select(&one, &sum)?.pow_scalar(1.0 / p)?;
+            is_zero.select(&sum.stop_gradient()?.pow_scalar(1.0 / p)?, &root)
         }
-        p if p > 0.0 => t.abs()?.pow_scalar(p)?.sum(axes, keep)?.pow_scalar(1.0 / p),
         p => Err(refuse(format!("takes a norm of order {p}"))),
     }
 }
