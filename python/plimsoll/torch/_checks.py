@@ -7,6 +7,7 @@ import dis
 import functools
 import linecache
 import sys
+import warnings
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Iterator
@@ -19,6 +20,8 @@ __all__ = ["Checks"]
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 #: Instructions that change nothing of what is asked.
 _BESIDE = ("CACHE", "COPY", "EXTENDED_ARG", "NOP", "PRECALL", "TO_BOOL")
+#: How many places a warning names.
+_NAMED = 3
 _QUESTIONS = (torch.Tensor.__bool__, torch.Tensor.item)
 
 
@@ -26,23 +29,36 @@ class Checks(TorchFunctionMode):
     """While it is entered, the truth of a tensor is answered where it decides of nothing but an error: so that there is none.
 
     A planned step cannot stop in the middle to raise an error; a check that fails in eager PyTorch fails before the first step, when gradients are compared.
+    Those that are left out are warned of by :meth:`tell`.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left_out: dict[str, None] = {}
+
+    def tell(self) -> None:
+        """Warns of the checks that were left out, once they all are known."""
+        if self._left_out:
+            places = list(self._left_out)
+            more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+            message = "what is checked of numbers in tensors at %s%s is looked at for the first batch alone: steps leave it out"
+            warnings.warn(message % (", ".join(places[:_NAMED]), more), stacklevel=2)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _QUESTIONS and args and args[0].dtype == torch.bool:
-            answer = _passing(sys._getframe(1))
-            if answer is not None:
+            frame = _asking(sys._getframe(1))
+            answer = None if frame is None else _answers(frame.f_code).get(frame.f_lasti)
+            if frame is not None and answer is not None:
+                self._left_out[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
                 return answer
         return func(*args, **(kwargs or {}))
 
 
-def _passing(frame: FrameType | None) -> bool | None:
-    """What the question that is asked in a frame of the module's code must be answered, so that no error comes of it."""
+def _asking(frame: FrameType | None) -> FrameType | None:
+    """The frame of the module's own code that asks."""
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
-    if frame is None:
-        return None
-    return _answers(frame.f_code).get(frame.f_lasti)
+    return frame
 
 
 @functools.lru_cache(maxsize=1024)

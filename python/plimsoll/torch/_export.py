@@ -33,11 +33,13 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     them. Core ATen is no such level either: there ``detach`` is lost. Only ops that the engine does not know are taken apart into others.
     """
     replaced: set[str] = set()
-    with LayerDrop(), Unasked(), Checks(), Picking(), Kept(module), warnings.catch_warnings():
+    checks = Checks()
+    with LayerDrop(), Unasked(), checks, Picking(), Kept(module), warnings.catch_warnings():
         # What is only kept to be looked at is no harm, and what is read again is refused below.
         warnings.filterwarnings("ignore", "The tensor attribute")
         module.forward = with_buffers_written(module, module.forward, replaced)
         program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+    checks.tell()
     _refuse_hidden_state(program, replaced)
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule):
