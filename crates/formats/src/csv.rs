@@ -116,7 +116,8 @@ pub fn separator(first: &[u8], second: Option<&[u8]>) -> u8 {
         let count = fields(first, separator).count();
         count > 1 && fields(last, separator).count() == count
     };
-    let numbers = |separator: u8| fields(last, separator).filter(|field| number(field).is_some()).count();
+    let is_number = |field: &[u8]| number(field).is_some() || has_decimal_comma(field);
+    let numbers = |separator: u8| fields(last, separator).filter(|field| is_number(field)).count();
     let others = SEPARATORS.into_iter().filter(|&separator| parts(separator));
     // Of several that leave as many, the last is taken: semicolons rather than the commas of decimal numbers.
     std::iter::once(b',').chain(others).max_by_key(|&separator| numbers(separator)).unwrap_or(b',')
