@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_testing::child::{self, Said};
-use plimsoll_testing::{free_port, group};
+use plimsoll_testing::{free_port, launchers};
 use serde_json::Value;
 
 use crate::common::{Scratch, bytes, least_of, lines, plimsoll};
@@ -356,22 +356,19 @@ fn a_signal_to_any_rank_ends_all_in_order() {
 
 #[test]
 fn mpirun_trains_as_one() {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = |name: &str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
-    let vader = ["--mca", "btl_vader_single_copy_mechanism", "none"];
-    let all = [("mpirun.openmpi", &["--oversubscribe", "--allow-run-as-root"][..]), ("mpirun.mpich", &[])];
-    let there: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
-    let there = if there.is_empty() { Err("neither Open MPI nor MPICH is installed") } else { Ok(there) };
-    let Some(launchers) = group("mpi", there) else { return };
+    let launchers = launchers();
+    if launchers.is_empty() {
+        return;
+    }
     let scratch = Scratch::new("ranks-mpi");
     let settings = |name: &str| {
         format!("train {SMALL} --epochs 2 --precision f64 --memory 150MiB --out {}", scratch.path(name))
     };
     let one = lines(&settings("one").split(' ').collect::<Vec<_>>()).unwrap();
-    for (name, options) in launchers {
-        for (n, parallel) in [("2", "data"), ("3", "data"), ("3", "pipeline"), ("4", "data+tensor")] {
-            let mut command = Command::new(name);
-            command.args(options).args(if options.is_empty() { &[][..] } else { &vader[..] }).args(["-n", n]);
+    for launcher in launchers {
+        let name = launcher.name;
+        for (n, parallel) in [(2, "data"), (3, "data"), (3, "pipeline"), (4, "data+tensor")] {
+            let (mut command, _kept) = launcher.command(n);
             let own = plimsoll();
             command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
             command.arg(own.get_program()).args(settings(&format!("{name}-{n}-{parallel}")).split(' '));

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use plimsoll_comm::{Collectives, Communicator, Reduce, agree, connect, local, measure};
-use plimsoll_testing::{child, group};
+use plimsoll_testing::{Launcher, child, launchers};
 
 use crate::reference::{hold, hold_all};
 use crate::worlds::{PATIENCE, on_each};
@@ -13,37 +13,14 @@ const RANKS: usize = 3;
 const LENS: &[usize] = &[0, 1, 7, 1001];
 const LONG: &[usize] = &[400_003];
 
-/// What starts ranks, where it is installed: Open MPI's and MPICH's launchers.
-fn launchers() -> Vec<(&'static str, Command)> {
-    let is_there = |name: &str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
-    };
-    let all = [
-        (
-            "mpirun.openmpi",
-            &["--oversubscribe", "--allow-run-as-root", "--mca", "btl_vader_single_copy_mechanism", "none"][..],
-        ),
-        ("mpirun.mpich", &[]),
-    ];
-    let there: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
-    let there = group(
-        "mpi",
-        if there.is_empty() { Err("neither Open MPI nor MPICH is installed") } else { Ok(there) },
-    );
-    there
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(name, options)| {
-            let mut command = Command::new(name);
-            command.args(options).args(["-n", &RANKS.to_string()]);
-            (name, command)
-        })
-        .collect()
+/// Starts this test on ranks; what they wrote, and whether all ended well.
+fn ask(launcher: Launcher, test: &str, question: &str) -> (String, bool) {
+    let (command, _kept) = launcher.command(RANKS);
+    started(command, test, question)
 }
 
-/// Starts this test on ranks; what they wrote, and whether all ended well.
-fn ask(mut command: Command, test: &str, question: &str) -> (String, bool) {
+/// Starts this test by a command.
+fn started(mut command: Command, test: &str, question: &str) -> (String, bool) {
     command.arg(std::env::current_exe().unwrap()).args([
         "--exact",
         test,
@@ -76,8 +53,9 @@ fn every_call_over_mpi_gives_the_bits_of_threads() {
     }
     let threads =
         on_each(local::ranks(RANKS, PATIENCE), |rank| [hold_all(&rank, LENS), hold::<f32>(&rank, LONG)]);
-    for (name, command) in launchers() {
-        let (text, is_well) = ask(command, "mpi::every_call_over_mpi_gives_the_bits_of_threads", "calls");
+    for launcher in launchers() {
+        let name = launcher.name;
+        let (text, is_well) = ask(launcher, "mpi::every_call_over_mpi_gives_the_bits_of_threads", "calls");
         assert!(is_well, "{name}: {text}");
         for (rank, digests) in threads.iter().enumerate() {
             let line = text.lines().find(|line| line.starts_with(&format!("rank {rank} by ")));
@@ -116,11 +94,12 @@ fn a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time() {
     // All at once: they wait more than they compute.
     std::thread::scope(|threads| {
         for (question, word) in questions {
-            for (name, command) in launchers() {
+            for launcher in launchers() {
+                let name = launcher.name;
                 threads.spawn(move || {
                     let test = "mpi::a_rank_of_mpi_that_hangs_or_makes_another_call_is_named_by_all_in_time";
                     let start = Instant::now();
-                    let (text, _) = ask(command, test, question);
+                    let (text, _) = ask(launcher, test, question);
                     // Who hung may be ended by the launcher, or not hear why the others stopped.
                     for rank in (0..RANKS).filter(|rank| (question, *rank) != ("hang", 1)) {
                         let line = text.lines().find(|line| line.starts_with(&format!("rank {rank} says: ")));
@@ -150,11 +129,12 @@ fn a_rank_of_mpi_that_is_killed_ends_the_others() {
         std::process::exit(3);
     }
     std::thread::scope(|threads| {
-        for (name, command) in launchers() {
+        for launcher in launchers() {
+            let name = launcher.name;
             threads.spawn(move || {
                 let start = Instant::now();
                 let (text, is_well) =
-                    ask(command, "mpi::a_rank_of_mpi_that_is_killed_ends_the_others", "kill");
+                    ask(launcher, "mpi::a_rank_of_mpi_that_is_killed_ends_the_others", "kill");
                 assert!(!is_well, "{name}: {text}");
                 assert!(start.elapsed() < Duration::from_secs(20), "{name}");
             });
@@ -169,21 +149,21 @@ fn without_a_library_or_with_the_wrong_one_a_sentence_says_so() {
         println!("\nsays: {}", connect(PATIENCE, PATIENCE).err().unwrap());
         return;
     }
-    let started = |variables: &[(&str, &str)]| {
+    let said = |variables: &[(&str, &str)]| {
         // The launcher is the environment's.
         let mut command = Command::new("env");
         command.args(variables.iter().map(|(name, value)| format!("{name}={value}")));
-        let (text, is_well) = ask(command, TEST, "start");
+        let (text, is_well) = started(command, TEST, "start");
         let line = text.lines().find_map(|line| line.strip_prefix("says: ")).map(String::from);
         line.filter(|_| is_well).unwrap_or_else(|| panic!("{text}"))
     };
-    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "/nowhere/libmpi.so")]);
+    let why = said(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "/nowhere/libmpi.so")]);
     assert!(why.starts_with("there is no library of MPI to load: tried /nowhere/libmpi.so ("), "{why}");
     assert!(why.contains("install it (Debian: libopenmpi3 or libmpich12)"), "{why}");
-    let why = started(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "libc.so.6")]);
+    let why = said(&[("PLIMSOLL_RANKS", "mpi"), ("PLIMSOLL_MPI", "libc.so.6")]);
     assert!(why.starts_with("MPI of unknown version: its binary interface is not known"), "{why}");
-    if launchers().iter().any(|(name, _)| *name == "mpirun.mpich") {
-        let why = started(&[("OMPI_COMM_WORLD_RANK", "0"), ("PLIMSOLL_MPI", "mpich")]);
+    if launchers().iter().any(|launcher| launcher.name == "mpirun.mpich") {
+        let why = said(&[("OMPI_COMM_WORLD_RANK", "0"), ("PLIMSOLL_MPI", "mpich")]);
         assert!(why.contains("MPICH") && why.contains("this process was started by Open MPI"), "{why}");
     }
 }
