@@ -65,9 +65,10 @@ pub fn lines(command: &mut Command) -> Result<Said, String> {
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
     let watch = std::thread::spawn(move || {
         let mut peak = 0;
-        // The mark only rises; the file goes away with the process.
+        // The mark only rises, so the last one counts; the file goes away with the process. An early one may still be that of this process, which the
+        // other shares until it has become the command.
         while let Some(mark) = std::fs::read_to_string(&status).ok().and_then(|text| mark(&text)) {
-            peak = mark.max(peak);
+            peak = mark;
             std::thread::sleep(Duration::from_millis(2));
         }
         peak
