@@ -64,7 +64,7 @@ pub fn run(layer: &Layer<'_>, bytes: &Bytes, out: &mut [u8]) -> Result<()> {
     let mut copies = Copies::uninit();
     // Tiles of like sizes, none of them much too large for the last pixels.
     let tile = pixels.div_ceil(pixels.div_ceil(TILE).max(1)).max(1);
-    let step = (super::NEAR / (packed.panel * 64)).next_multiple_of(PANELS);
+    let step = (super::NEAR / (packed.panel * 64)).max(1).next_multiple_of(PANELS);
     let shape = Shape::new(tile);
     // SAFETY: packs are made for tiles only where the processor has them and the system allows them.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &shape, options(nostack, readonly)) };

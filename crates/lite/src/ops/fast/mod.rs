@@ -82,7 +82,7 @@ pub fn run_spread(
     let mut rows = [[zeros; TILE]; TAPS];
     let mut copies = Copies::uninit();
     let panel_bytes = packed.panel * 64;
-    let step = (NEAR / panel_bytes).next_multiple_of(4);
+    let step = (NEAR / panel_bytes).max(1).next_multiple_of(4);
     // Of floats few pixels times four panels take less reading than many times two, where hardly a panel is left over.
     let by_fours = width == 4 && (packed.panels().is_multiple_of(4) || packed.panels() >= 16);
     let most = if by_fours && !kernels.four.is_empty() { kernels.four.len() } else { kernels.one.len() };

@@ -19,7 +19,7 @@ use crate::schema::Type;
 use crate::tensor::{Place, Shape, Tensor};
 
 /// Pixels, taps, strides and channels that leave rests everywhere: height, width, window, stride, padding, channels in and out.
-const CASES: [[usize; 7]; 23] = [
+const CASES: [[usize; 7]; 24] = [
     [1, 1, 1, 1, 0, 37, 50],
     [1, 7, 1, 1, 0, 64, 64],
     [5, 9, 1, 1, 0, 16, 33],
@@ -45,6 +45,8 @@ const CASES: [[usize; 7]; 23] = [
     [12, 14, 5, 5, 4, 16, 4],
     [10, 12, 3, 7, 4, 35, 5],
     [10, 11, 3, 7, 0, 35, 5],
+    // Panels that are larger than the second cache.
+    [1, 2, 1, 1, 0, 33_000, 20],
 ];
 
 struct Dice(u64);
