@@ -52,9 +52,13 @@ fn an_epoch_tells_what_the_line_counts() {
         assert!(epoch.memory.device_peak_bytes >= held, "{} of {held}", epoch.memory.device_peak_bytes);
         let resident = process::resident().map_or(u64::MAX, Bytes::get);
         assert!(
-            epoch.memory.device_peak_bytes < resident
-                && epoch.memory.resident_peak_bytes >= epoch.memory.resident_bytes
+            epoch.memory.device_peak_bytes < resident,
+            "{} of {resident}",
+            epoch.memory.device_peak_bytes
         );
+        // The system counts pages processor by processor and reads the sums roughly.
+        let (now, peak) = (epoch.memory.resident_bytes, epoch.memory.resident_peak_bytes);
+        assert!(peak + (4 << 20) >= now, "{now} of {peak}");
     }
     assert_eq!(card.largest_limit(), Some(Bytes::mib(64)));
     assert!(device().largest_limit().unwrap() > Bytes::mib(64));
