@@ -8,11 +8,12 @@ use common::{bench, card, emulator};
 use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{
-    Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, LayerNorm, LayerNormGrad,
-    LayerNormGradAdd, MatMul, MatMulAdd, RmsNorm, RmsNormGrad, ScatterAdd,
+    Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, JointCrossEntropy, LayerNorm,
+    LayerNormGrad, LayerNormGradAdd, MatMul, MatMulAdd, RmsNorm, RmsNormGrad, ScatterAdd,
 };
 use plimsoll_graph::reference::Array;
 use plimsoll_graph::{DType, Op, OpDef, Scalar, Type};
+use plimsoll_testing::check_joint_cross_entropy;
 use plimsoll_testing::reference::{self, check_bits, check_values, chosen, examples_of, run};
 
 fn check(cuda: &Cuda, example: &Example, dice: &mut Dice, computed_in: DType) {
@@ -24,7 +25,11 @@ fn check_filled(cuda: &Cuda, example: &Example, values: &[Array], computed_in: D
     // 16-bit types want both sides alike; everything else is rounded once, at its end.
     let slack = match example.op {
         Op::LstmGrad(_) | Op::GruGrad(_) => 3.0,
-        Op::LinearCrossEntropyGrad(_) | Op::FrozenCrossEntropy(_) if computed_in.bytes() == 2 => 3.0,
+        Op::LinearCrossEntropyGrad(_) | Op::JointCrossEntropy(_) | Op::FrozenCrossEntropy(_)
+            if computed_in.bytes() == 2 =>
+        {
+            3.0
+        }
         // The numbers of a weight of few bits are rounded to 16 bits before they are multiplied.
         Op::QuantMatMul(_) if computed_in.bytes() == 2 => 3.0,
         // Probabilities and their gradients are rounded on their way into the second product, for the same reason.
@@ -373,6 +378,44 @@ fn a_product_that_adds_has_the_same_bits_in_place_and_elsewhere() {
         }
     }
     assert!(apart.is_empty(), "other bits in place: {apart:?}");
+}
+
+/// Losses with their gradients: samples of all sizes, in types that are taken apart by samples and by classes.
+fn losses_with_gradients(cuda: &Cuda) {
+    let bench = bench(cuda);
+    let mut dice = Dice::new(3);
+    for (i, sizes) in [[1, 3, 5], [7, 9, 40], [20, 24, 131], [9, 7, 40]].into_iter().enumerate() {
+        let [rows, width, classes] = sizes;
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            // What differs between the types of 16 bits is how they are read and written.
+            if cuda.is_emulated() && dtype == [DType::F16, DType::BF16][i % 2] {
+                continue;
+            }
+            let cap = (i % 2 == 1).then_some(Scalar(2.5));
+            check_joint_cross_entropy(&bench, sizes, dtype, cap);
+            let of = |dtype, shape: &[usize]| Type::new(dtype, shape);
+            let inputs = vec![
+                (of(dtype, &[rows, width]), Domain::Normal),
+                (of(dtype, &[classes, width]), Domain::Normal),
+                (of(DType::I64, &[rows]), Domain::Index(classes)),
+                (of(DType::F32, &[rows]), Domain::Normal),
+            ];
+            check(cuda, &Example::new(JointCrossEntropy { cap, dx: true }, inputs), &mut dice, dtype);
+        }
+    }
+    if !cuda.is_emulated() {
+        // Several pieces of samples, and of classes, the last one shorter.
+        check_joint_cross_entropy(&bench, [300, 304, 200_001], DType::BF16, None);
+        check_joint_cross_entropy(&bench, [300, 304, 200_000], DType::BF16, Some(Scalar(2.5)));
+        for dtype in [DType::F32, DType::BF16] {
+            check_joint_cross_entropy(&bench, [2000, 16, 30_000], dtype, None);
+        }
+    }
+}
+
+#[test]
+fn losses_made_with_their_gradients_have_the_bits_of_both_apart() {
+    on_each_device(losses_with_gradients);
 }
 
 #[test]

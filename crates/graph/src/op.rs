@@ -326,6 +326,8 @@ macro_rules! with_ops {
                 LinearCrossEntropy,
                 /// dx and dw of a linear layer with cross-entropy.
                 LinearCrossEntropyGrad,
+                /// The losses of a linear layer with cross-entropy, dx and dw, for given gradients of the losses; what a pass makes of the two above.
+                JointCrossEntropy,
                 /// The loss of a linear layer that is not trained, and beside it dx.
                 FrozenCrossEntropy,
             }
@@ -354,6 +356,8 @@ macro_rules! with_ops {
                 Gather,
                 /// y = the sum of the slices of x that have the same index.
                 ScatterAdd,
+                /// y = c + such sums, where an index names a slice.
+                ScatterAddTo,
                 /// y = 1 at the place an index names, 0 elsewhere.
                 OneHot,
                 /// y = the elements of x that indices name along one axis.

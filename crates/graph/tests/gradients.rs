@@ -22,6 +22,7 @@ const WITHOUT_GRADIENT: &[&str] = &[
     "OneHot",
     "AttentionGrad",
     "LinearCrossEntropyGrad",
+    "JointCrossEntropy",
     "LstmGrad",
     "GruGrad",
     "Uniform",

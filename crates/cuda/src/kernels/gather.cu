@@ -12,13 +12,19 @@ struct P {
     A *sum;
     i64 outer, length, indices, inner;
     i64 *flag;
-    i64 code, placed, slice, segments, segment;
+    // Sums are added to what is in y.
+    i64 code, placed, slice, segments, segment, adds;
 };
 DEV i64 checked(const P &p, i64 at) {
     i64 k = (i64)p.index[at];
     if (k >= 0 && k < p.length) return k;
     raise(p.flag, p.code, at, k, p.length);
     return -1;
+}
+// A sum as it is stored, alone or added to what is there.
+DEV T stored(const P &p, A sum, T there) {
+    T made = narrow<T>(sum);
+    return p.adds ? narrow<T>((A)widen(there) + (A)widen(made)) : made;
 }
 KERNEL(gather, P) {
     i64 packs = p.inner / N;
@@ -53,6 +59,7 @@ KERNEL(scan_counts, P) {
     int t = threadIdx.x, n = blockDim.x;
     i64 chunk = (p.length + n) / n, start = t * chunk, end = start + chunk < p.length + 1 ? start + chunk : p.length + 1;
     int s = 0;
+#pragma unroll 16
     for (i64 i = start; i < end; i++) s += p.count[i];
     sums[t] = s;
     __syncthreads();
@@ -66,6 +73,7 @@ KERNEL(scan_counts, P) {
     }
     __syncthreads();
     s = sums[t];
+#pragma unroll 16
     for (i64 i = start; i < end; i++) {
         s += p.count[i];
         p.count[i] = s;
@@ -163,33 +171,49 @@ KERNEL(sum_segments, P) {
         for (int e = 0; e < N; e++) p.sum[r * p.inner + b + e] = s[e];
     }
 }
-// A list's sum, N elements a thread. After places were filled in one by one, count[k] is the end of list k, else its start.
-KERNEL(sum_lists, P) {
-    EACH(g, p.outer * p.length * (p.inner / N)) {
-        i64 packs = p.inner / N, b = g % packs * N, r = g / packs, k = r % p.length, o = r / p.length;
-        int start = p.placed ? p.count[k] : k == 0 ? 0 : p.count[k - 1], end = p.placed ? p.count[k + 1] : p.count[k];
-        A s[N];
-        for (int e = 0; e < N; e++) s[e] = (A)0;
-        // The parts of a long list have been summed; what is before the first of them and behind the last has not.
-        int part = (int)p.segment, first = (start + part - 1) / part, last = end / part;
-        bool in_parts = p.segments > 0 && last > first;
-        int head = in_parts ? first * part : end;
+// Where a list starts, and where it ends. After places were filled in one by one, count[k] is the end of list k, else its start.
+DEV int start_of(const P &p, i64 k) { return p.placed ? p.count[k] : k == 0 ? 0 : p.count[k - 1]; }
+DEV int end_of(const P &p, i64 k) { return p.placed ? p.count[k + 1] : p.count[k]; }
+// A list's sum, N elements from b on.
+DEV void sum_list(const P &p, i64 o, i64 k, i64 b) {
+    int start = start_of(p, k), end = end_of(p, k);
+    A s[N];
+    for (int e = 0; e < N; e++) s[e] = (A)0;
+    // The parts of a long list have been summed; what is before the first of them and behind the last has not.
+    int part = (int)p.segment, first = (start + part - 1) / part, last = end / part;
+    bool in_parts = p.segments > 0 && last > first;
+    int head = in_parts ? first * part : end;
 #pragma unroll 4
-        for (int j = start; j < head; j++) {
+    for (int j = start; j < head; j++) {
+        Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
+        for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
+    }
+    if (in_parts) {
+        for (int j = first; j < last; j++)
+            for (int e = 0; e < N; e++) s[e] += p.sum[(o * p.segments + j) * p.inner + b + e];
+        for (int j = last * part; j < end; j++) {
             Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
             for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
         }
-        if (in_parts) {
-            for (int j = first; j < last; j++)
-                for (int e = 0; e < N; e++) s[e] += p.sum[(o * p.segments + j) * p.inner + b + e];
-            for (int j = last * part; j < end; j++) {
-                Pack<T, N> x = load_pack<T, N>(p.x, (o * p.indices + p.list[j]) * p.inner + b);
-                for (int e = 0; e < N; e++) s[e] += (A)widen(x.v[e]);
-            }
-        }
-        Pack<T, N> y;
-        for (int e = 0; e < N; e++) y.v[e] = narrow<T>(s[e]);
-        store_pack<T, N>(p.y, r * p.inner + b, y);
+    }
+    i64 at = (o * p.length + k) * p.inner + b;
+    Pack<T, N> y = {};
+    if (p.adds) y = load_pack<T, N>(p.y, at);
+    for (int e = 0; e < N; e++) y.v[e] = stored(p, s[e], y.v[e]);
+    store_pack<T, N>(p.y, at, y);
+}
+// All lists, those of nothing too.
+KERNEL(sum_lists, P) {
+    EACH(g, p.outer * p.length * (p.inner / N)) {
+        i64 packs = p.inner / N, r = g / packs;
+        sum_list(p, r / p.length, r % p.length, g % packs * N);
+    }
+}
+// The lists that there are, each by the first index in it: what no index names stays as it is.
+KERNEL(add_lists, P) {
+    EACH(g, p.outer * p.indices * (p.inner / N)) {
+        i64 packs = p.inner / N, r = g / packs, i = r % p.indices, k = (i64)p.index[i];
+        if (k >= 0 && k < p.length && p.list[start_of(p, k)] == (int)i) sum_list(p, r / p.indices, k, g % packs * N);
     }
 }
 // A slice of the indices, for one output: those that name it.
@@ -211,7 +235,7 @@ KERNEL(add_slices, P) {
     EACH(g, p.outer * wide) {
         A s = (A)0;
         for (i64 j = 0; j < slices; j++) s += p.sum[(g / wide * slices + j) * wide + g % wide];
-        p.y[g] = narrow<T>(s);
+        p.y[g] = stored(p, s, p.y[g]);
     }
 }
 // A thread a line: nobody else writes to it.

@@ -3,8 +3,8 @@
 use std::ptr::null_mut;
 
 use plimsoll_device::backend::{Call, Operand};
-use plimsoll_graph::ops::{Gather, OneHot, PutAlongAdd, ScatterAdd, TakeAlong};
-use plimsoll_graph::{DType, Type};
+use plimsoll_graph::ops::{Gather, OneHot, PutAlongAdd, ScatterAdd, ScatterAddTo, TakeAlong};
+use plimsoll_graph::{DType, Op, Type};
 
 use super::layout::around;
 use super::{Kernel, Parts, padded};
@@ -63,6 +63,7 @@ fn args(cuda: &Cuda, call: &Call<'_>, at: [*mut u8; 6], s: Sizes) -> Args {
         .int(s.slice().unwrap_or(1))
         .int(s.segments())
         .int(SEGMENT)
+        .int(usize::from(matches!(call.op, Op::ScatterAddTo(_))))
 }
 
 /// Up to so many indices, their places in lists are found by comparing all pairs.
@@ -187,7 +188,28 @@ impl Kernel for ScatterAdd {
                 let grid = Grid::each(s.outer * s.segments() * (s.inner / together));
                 cuda.launch(&code, "sum_segments", grid, &args)?;
             }
+            if matches!(call.op, Op::ScatterAddTo(_)) {
+                let elements = s.outer * s.indices * s.inner;
+                return cuda.launch(&code, "add_lists", Grid::each(elements / together), &args);
+            }
             cuda.launch(&code, "sum_lists", Grid::each(y.ty.elements() / together), &args)
+        }
+    }
+}
+
+impl Kernel for ScatterAddTo {
+    fn scratch(&self, cuda: &Cuda, inputs: &[&Type], outputs: &[&Type]) -> Result<usize, Error> {
+        self.sums.scratch(cuda, &inputs[..2], outputs)
+    }
+
+    unsafe fn run(&self, cuda: &Cuda, call: &Call<'_>) -> Result<(), Error> {
+        let (there, y) = (call.inputs[2], call.outputs[0]);
+        // SAFETY: the caller's promise; both have the same type.
+        unsafe {
+            if there.ptr != y.ptr {
+                cuda.copy(y.ptr, there.ptr, y.ty.bytes())?;
+            }
+            self.sums.run(cuda, call)
         }
     }
 }

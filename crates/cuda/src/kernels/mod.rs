@@ -47,7 +47,7 @@ mod update;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 40] = [
+pub(crate) const SOURCES: [&str; 41] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -67,7 +67,8 @@ pub(crate) const SOURCES: [&str; 40] = [
     include_str!("index_put.cu"),
     include_str!("iota.cu"),
     include_str!("layout.cu"),
-    include_str!("linear_cross_entropy.cu"),
+    include_str!("linear_cross_entropy/by_classes.cu"),
+    include_str!("linear_cross_entropy/by_samples.cu"),
     include_str!("loss.cu"),
     include_str!("matmul.cu"),
     include_str!("norm.cu"),

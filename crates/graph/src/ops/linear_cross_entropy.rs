@@ -147,10 +147,10 @@ impl Rule for LinearCrossEntropy {
 }
 
 /// A cap with inputs.
-type Case = (Option<Scalar>, Vec<(Type, Domain)>);
+pub(super) type Case = (Option<Scalar>, Vec<(Type, Domain)>);
 
 /// One sample and many, few classes and more than a piece.
-fn cases(dice: &mut Dice) -> Vec<Case> {
+pub(super) fn cases(dice: &mut Dice) -> Vec<Case> {
     let mut cases = Vec::new();
     for i in 0..4 {
         let classes = if i == 3 { dice.range(65, 150) } else { dice.range(1, 40) };

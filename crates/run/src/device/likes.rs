@@ -117,7 +117,8 @@ pub(crate) fn stand_in(op: &Op) -> Option<&'static str> {
     match op {
         Op::MatMulAdd(_) => Some("MatMul"),
         Op::LayerNormGradAdd(_) => Some("LayerNormGrad"),
-        Op::FrozenCrossEntropy(_) => Some("LinearCrossEntropyGrad"),
+        Op::FrozenCrossEntropy(_) | Op::JointCrossEntropy(_) => Some("LinearCrossEntropyGrad"),
+        Op::ScatterAddTo(_) => Some("ScatterAdd"),
         Op::Rotary(_) => Some("Fused"),
         _ => None,
     }

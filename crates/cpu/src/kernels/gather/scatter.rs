@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 
 use half::{bf16, f16};
 use plimsoll_device::backend::{Call, Element, Fault};
-use plimsoll_graph::ops::{PutAlongAdd, ScatterAdd};
+use plimsoll_graph::ops::{PutAlongAdd, ScatterAdd, ScatterAddTo};
 use plimsoll_graph::{DType, Type};
 
 use super::{Indices, TASK, around};
@@ -122,41 +122,76 @@ impl Kernel for ScatterAdd {
     }
 
     unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
-        // SAFETY: the indices are live.
-        let indices = unsafe { Indices::checked(call, 1, self.length, "index") }?;
-        let (outer, length, inner) = around(&call.outputs[0].ty.shape, self.axis);
-        let n = call.inputs[1].ty.elements();
-        let starts = Place::<usize>::new(call.scratch);
-        let order = Place::<usize>::new(starts.at(length + 1).cast());
-        // SAFETY: the scratch was declared for just this, and the indices are checked.
-        unsafe { sort(indices, n, length, starts.at(0), order.at(0)) };
-        for_summand!(call, T => {
-            let (x, y) = (Place::<T>::new(call.inputs[0].ptr), Place::<T>::new(call.outputs[0].ptr));
-            let step = rows_per_task(inner, TASK);
-            cpu.pool().run((outer * length).div_ceil(step), |task| {
-                for row in task * step..(task * step + step).min(outer * length) {
-                    let (o, k) = (row / length, row % length);
-                    // SAFETY: row < outer · length, order holds positions below n; tasks write disjoint rows.
-                    unsafe {
-                        let (first, last) = (starts.at(k).read(), starts.at(k + 1).read());
-                        groups!(WIDTH, inner, |c, width| {
-                            let mut sums = [<T as Summand>::Sum::default(); WIDTH];
-                            for j in first..last {
-                                let from = x.at((o * n + order.at(j).read()) * inner + c);
-                                for (l, sum) in sums.iter_mut().enumerate().take(width) {
-                                    *sum += Summand::up(from.add(l).read());
-                                }
-                            }
-                            for (l, &sum) in sums.iter().enumerate().take(width) {
-                                y.at(row * inner + c + l).write(<T as Summand>::down(sum));
-                            }
-                        });
-                    }
-                }
-            });
-            Ok(())
-        })
+        // SAFETY: the caller's promise.
+        unsafe { add(self, cpu, call, None) }
     }
+}
+
+impl Kernel for ScatterAddTo {
+    fn scratch(&self, cpu: &Cpu, inputs: &[&Type], outputs: &[&Type]) -> usize {
+        self.sums.scratch(cpu, &inputs[..2], outputs)
+    }
+
+    unsafe fn run(&self, cpu: &Cpu, call: &Call<'_>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { add(&self.sums, cpu, call, Some(call.inputs[2].ptr)) }
+    }
+}
+
+/// Adds by index, alone or to what is `there`, which may be the output itself.
+///
+/// # Safety
+/// As of [`Kernel::run`]; what is there has the output's type.
+unsafe fn add(op: &ScatterAdd, cpu: &Cpu, call: &Call<'_>, there: Option<*mut u8>) -> Result<(), Fault> {
+    // SAFETY: the indices are live.
+    let indices = unsafe { Indices::checked(call, 1, op.length, "index") }?;
+    let (outer, length, inner) = around(&call.outputs[0].ty.shape, op.axis);
+    let n = call.inputs[1].ty.elements();
+    let starts = Place::<usize>::new(call.scratch);
+    let order = Place::<usize>::new(starts.at(length + 1).cast());
+    // SAFETY: the scratch was declared for just this, and the indices are checked.
+    unsafe { sort(indices, n, length, starts.at(0), order.at(0)) };
+    for_summand!(call, T => {
+        let (x, y) = (Place::<T>::new(call.inputs[0].ptr), Place::<T>::new(call.outputs[0].ptr));
+        let there = there.map(Place::<T>::new);
+        let is_in_place = there.is_some_and(|there| there.at(0) == y.at(0));
+        let step = rows_per_task(inner, TASK);
+        cpu.pool().run((outer * length).div_ceil(step), |task| {
+            for row in task * step..(task * step + step).min(outer * length) {
+                let (o, k) = (row / length, row % length);
+                // SAFETY: row < outer · length, order holds positions below n; tasks write disjoint rows.
+                unsafe {
+                    let (first, last) = (starts.at(k).read(), starts.at(k + 1).read());
+                    // What no index names stays as it is.
+                    if let (Some(there), true) = (there, first == last) {
+                        if !is_in_place {
+                            y.at(row * inner).copy_from_nonoverlapping(there.at(row * inner), inner);
+                        }
+                        continue;
+                    }
+                    groups!(WIDTH, inner, |c, width| {
+                        let mut sums = [<T as Summand>::Sum::default(); WIDTH];
+                        for j in first..last {
+                            let from = x.at((o * n + order.at(j).read()) * inner + c);
+                            for (l, sum) in sums.iter_mut().enumerate().take(width) {
+                                *sum += Summand::up(from.add(l).read());
+                            }
+                        }
+                        for (l, &sum) in sums.iter().enumerate().take(width) {
+                            let (i, sum) = (row * inner + c + l, <T as Summand>::down(sum));
+                            let made = there.map_or(sum, |there| {
+                                let mut both = Summand::up(there.at(i).read());
+                                both += Summand::up(sum);
+                                <T as Summand>::down(both)
+                            });
+                            y.at(i).write(made);
+                        }
+                    });
+                }
+            }
+        });
+        Ok(())
+    })
 }
 
 impl Kernel for PutAlongAdd {
