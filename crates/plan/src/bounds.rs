@@ -112,6 +112,12 @@ impl Bounds {
         })
     }
 
+    /// The times of all ops before the fullest one, and of it and those behind it.
+    pub fn around_fullest(&self) -> (u64, u64) {
+        let after = self.fullest().map_or(0, |op| self.rest[op]);
+        (self.rest.first().map_or(0, |all| all - after), after)
+    }
+
     fn fullest(&self) -> Option<usize> {
         (0..self.live.len()).max_by_key(|&op| (self.live[op], std::cmp::Reverse(op)))
     }

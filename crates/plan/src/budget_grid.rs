@@ -9,27 +9,17 @@
 //! steps to just below the next level: at each the schedule of the one below gets the bytes gained.
 
 use crate::floor::{Floor, LowPeaks};
-use crate::indexed_problem::IndexedProblem;
+use crate::level::{SUBLEVEL, search_level};
 use crate::look_ahead::{WEIGHTS, look_ahead};
 use crate::parallel;
 use crate::problem::Problem;
 use crate::recompute::checkpoints::CheckpointSchedules;
-use crate::recompute::improve::improve;
 use crate::recompute::repair::Repair;
 use crate::recompute::replay_stages::one_replay_a_stage_of;
-use crate::recompute::state::{SavedReplays, State};
+use crate::recompute::state::State;
 use crate::schedule::Schedule;
-use crate::starts::{faster_start, first_schedules};
 use crate::step_search::StepSearch;
 use std::sync::Arc;
-
-/// How many times the budget of one sublevel the next one has. Smaller steps lose fewer of the bytes between two sublevels, and take
-/// more searches.
-const SUBLEVEL: f64 = 1.0026;
-
-/// How many times the budget of its search a schedule may take, where state lives on the host: with more room, copies of it start
-/// earlier and end later, and so run beside more ops.
-const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
 
 /// With how much of a budget a schedule is looked for at once, until its buffers pack into it.
 const PACKED_PARTS: [f64; 4] = [1.0, 0.99, 0.97, 0.92];
@@ -72,10 +62,10 @@ impl BudgetGrid {
         }
     }
 
-    /// Takes the times of `problem`. Schedules that were searched by other times are forgotten; the floor and the packing of
-    /// the step without replays depend on none.
-    pub fn time(&mut self, problem: Arc<Problem>) {
-        let mut fresh = BudgetGrid::new(self.step.timed(problem));
+    /// Takes the times of `problem`; the search divides that of a copy by `copy_overlap_divisor`. Schedules that were searched by other
+    /// times are forgotten; the floor and the packing of the step without replays depend on none.
+    pub fn time(&mut self, problem: Arc<Problem>, copy_overlap_divisor: u64) {
+        let mut fresh = BudgetGrid::new(self.step.timed(problem, copy_overlap_divisor));
         fresh.floor = self.floor.take().map(|floor| floor.time(&fresh.step.problem));
         fresh.peaks = self.peaks.take().map(LowPeaks::time);
         if let Some(mut top) = self.levels[0].take().and_then(|mut schedules| schedules.pop()) {
@@ -294,10 +284,7 @@ impl BudgetGrid {
             let table = self
                 .checkpoints
                 .get_or_insert_with(|| found.unwrap_or_else(|| CheckpointSchedules::new(indexed, segments)));
-            let (step, floor, table) = (&self.step, &*floor, &*table);
-            let starts = first_schedules(step, floor, table, budget).into_iter();
-            let search = |start| move || search_sublevels(step, floor, table, budget, start);
-            schedules = parallel::each(starts.map(search).collect()).into_iter().flatten().collect();
+            schedules = search_level(&self.step, &floor.low_peaks, table, budget);
         }
         self.levels[level] = Some(schedules);
     }
@@ -313,54 +300,4 @@ fn pack_last(schedules: &mut [Schedule], of_use: impl Fn(&Schedule) -> bool, ali
         parallel::each(some.map(|schedule| move || schedule.arena(alignment)).collect());
     }
     schedules.last_mut().map_or(u64::MAX, |last| last.arena(alignment))
-}
-
-/// Improves a schedule at a level and at each of its sublevels. A first schedule that fits by then and is faster takes over.
-fn search_sublevels(
-    step: &StepSearch,
-    floor: &Floor,
-    table: &CheckpointSchedules,
-    level_budget: u64,
-    start: (SavedReplays, Arc<IndexedProblem>),
-) -> Vec<Schedule> {
-    let mut schedules = Vec::new();
-    let (mut saved, mut indexed) = start;
-    let mut sublevel = 0;
-    loop {
-        let mut state = saved.restore(&indexed);
-        let mut repair = Repair::new(&state, level_budget, step.host_budget, 7);
-        let mut work = step.effort.level;
-        let mut last_ns = u64::MAX;
-        let faster = loop {
-            let budget = (level_budget as f64 * SUBLEVEL.powi(sublevel as i32)) as u64;
-            let ns = indexed.base_ns() + state.extra_ns;
-            let faster = if last_ns < u64::MAX { faster_start(step, floor, table, budget, ns) } else { None };
-            if faster.is_some() || sublevel >= step.effort.sublevels {
-                break faster;
-            }
-            repair.budget = budget as i64;
-            if !step.is_late() {
-                if last_ns < u64::MAX {
-                    repair.give_back(&mut state, work);
-                }
-                improve(&mut state, &mut repair, work);
-            }
-            if state.extra_ns < last_ns {
-                schedules.push(Schedule::new(&mut state, &indexed, budget));
-                let rooms: &[f64] = if indexed.carries() { &OVERLAP_ROOM } else { &[] };
-                let more = rooms.iter().map(|room| (budget as f64 * room) as u64);
-                schedules.extend(more.map(|more| Schedule::new(&mut state, &indexed, more)));
-            }
-            if step.is_late() {
-                return schedules;
-            }
-            last_ns = state.extra_ns;
-            work = step.effort.sublevel;
-            sublevel += if sublevel == 0 { 1 } else { step.effort.stride as u32 };
-        };
-        match faster {
-            Some(faster) => (saved, indexed) = faster,
-            None => return schedules,
-        }
-    }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Effort {
     pub most_segments: usize,
     /// From how many first schedules a level is searched.
     pub starts: usize,
+    /// At how many prices of copies to the host a level is searched, where there are any.
+    pub prices: usize,
     /// How many of the schedules with the lowest peaks are packed to find the lowest arena.
     pub packed: usize,
     /// After so many failures to lower a schedule's peak the search for the floor leaves it as it is.
@@ -53,6 +55,7 @@ impl Effort {
             floor_precision: 8,
             most_segments: self.most_segments.min(32),
             starts: 1,
+            prices: 1,
             packed: self.packed.min(2),
             most_failures: self.most_failures.min(4),
             restarts: 0,
@@ -79,17 +82,18 @@ impl Effort {
             floor_precision,
             most_segments: if is_long { 8 } else { 128.min(ops as usize / 8) },
             starts: if ops <= 1_000 { 2 } else { 1 },
+            prices: if ops <= 1_000 { 4 } else { 3 },
             packed: (12_000 / ops.max(1) as usize).clamp(1, 12),
             most_failures: if is_long { 0 } else { (20_000 / ops.max(1) as usize).clamp(6, 24) },
             restarts: 4_000 / u64::from(ops.max(1_000)),
         }
     }
 
-    /// For the search with copies to the host, which runs beside that of the same step without: half the work, on levels three times
-    /// as far apart. Copies gain little on most devices, and their weaker bound rules out hardly any level.
+    /// For the search with copies to the host, which runs beside that of the same step without: half the work for each price of
+    /// copies, from one first schedule, on levels three times as far apart. Their weaker bound rules out hardly any level.
     pub fn beside_another(self) -> Effort {
         let (sublevels, stride) = (3 * self.sublevels, 3 * self.stride);
         let (level, sublevel, floor) = (self.level / 2, self.sublevel / 2, self.floor / 2);
-        Effort { sublevels, stride, level, sublevel, floor, restarts: 0, ..self }
+        Effort { sublevels, stride, level, sublevel, floor, starts: 1, restarts: 0, ..self }
     }
 }

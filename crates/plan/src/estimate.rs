@@ -6,8 +6,12 @@ use crate::problem::{Carry, Problem};
 /// The largest divisor: even a copy that runs beside ops entirely counts for a 64th of its time, so that none is made without need.
 const MOST_COPY_OVERLAP: u64 = 64;
 
-/// What the search divides the time of a copy by. It is chosen so that about as many copies seem better than recomputing as the link can
-/// carry while the ops run: with more, copies wait for each other, and with fewer, the link lies idle.
+/// A tensor is mostly made again together with others that it is made of, so that more copies seem better than recomputing than its own
+/// op says: they count for so many times the time that this gives.
+const DEARER: u64 = 2;
+
+/// What the search divides the time of a copy beside ops by. It is chosen so that about as many copies seem better than recomputing as the
+/// link can carry while the ops run: a search that finds more worth while copies what gains little.
 pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     let Some(link) = problem.link else { return 1 };
     let n = problem.tensors.len();
@@ -40,6 +44,7 @@ pub(crate) fn copy_overlap_divisor(problem: &Problem) -> u64 {
     last.map_or(MOST_COPY_OVERLAP, |(gain, _)| {
         (2.0 / gain.max(1e-9) + 1.0).clamp(1.0, MOST_COPY_OVERLAP as f64) as u64
     })
+    .div_ceil(DEARER)
 }
 
 /// A bound on the time of a step, without looking at memory.

@@ -4,6 +4,7 @@
 //! `low_peak`). Nothing here looks at how long an op takes: every op counts as one unit of time, so that the floor of a step does
 //! not change when its ops are timed anew.
 
+use crate::copy_price::CopyPrice;
 use crate::exhaustive::{Allowance, fastest};
 use crate::indexed_problem::IndexedProblem;
 use crate::low_peak::{LowPeakSchedule, lower_peak};
@@ -211,6 +212,7 @@ fn one_unit_each(indexed: &IndexedProblem) -> IndexedProblem {
     let mut untimed = indexed.clone();
     untimed.ns.iter_mut().for_each(|ns| *ns = 1);
     untimed.copy_ns.iter_mut().flatten().for_each(|ns| *ns = 1);
+    untimed.copy_price = CopyPrice::WHOLE;
     untimed.carried.iter_mut().flatten().for_each(|copy| copy.ns = 1);
     untimed
 }

@@ -3,6 +3,7 @@
 //! Ops are numbered by their position in the order and transient tensors by their first appearance; residents
 //! and views are gone: residents are a constant, and a view's uses are uses of the tensor behind it.
 
+use crate::copy_price::CopyPrice;
 use crate::problem::{Carry, Home, OpId, Problem, TensorId};
 
 /// Lists of numbers, one list an index, in one allocation.
@@ -67,8 +68,8 @@ pub(crate) struct IndexedProblem {
     pub size: Vec<u64>,
     /// Transient alignment.
     pub alignment: Vec<u64>,
-    /// The search counts a copy with its time divided by this, because most of a copy runs beside ops.
-    pub copy_overlap_divisor: u64,
+    /// What the search counts copies for: most of a copy runs beside ops.
+    pub copy_price: CopyPrice,
     /// The op that makes each transient first.
     pub producer: Vec<u32>,
     /// The ops that make each transient anew, in their order.
@@ -105,7 +106,7 @@ impl IndexedProblem {
             replay_until: Vec::new(),
             resident_bytes: resident_offsets(problem).1,
             copy_ns: None,
-            copy_overlap_divisor: 1,
+            copy_price: CopyPrice::WHOLE,
         };
         let mut anew: Vec<Vec<u32>> = Vec::new();
         for (position, op) in order.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Turns a schedule into ones that hold less and less at once, by one small cut of the budget after the other.
 
+use crate::copy_price::CopyPrice;
 use crate::indexed_problem::IndexedProblem;
 use crate::problem::Problem;
 use crate::recompute::improve::improve;
@@ -42,7 +43,15 @@ impl LowPeakSchedule {
     pub fn time(self, problem: &Problem) -> LowPeakSchedule {
         let mut indexed = IndexedProblem::clone(&self.indexed);
         indexed.time(problem);
-        LowPeakSchedule::new(self.saved, Arc::new(indexed))
+        let ns = indexed.base_ns() + self.saved.extra_ns(&indexed);
+        LowPeakSchedule { ns, indexed: Arc::new(indexed), ..self }
+    }
+
+    /// The same where copies count for another time.
+    pub fn at_price(&self, copy_price: CopyPrice) -> LowPeakSchedule {
+        let indexed = IndexedProblem { copy_price, ..IndexedProblem::clone(&self.indexed) };
+        let ns = indexed.base_ns() + self.saved.extra_ns(&indexed);
+        LowPeakSchedule { live: self.live, ns, saved: self.saved.clone(), indexed: Arc::new(indexed) }
     }
 }
 

@@ -75,9 +75,8 @@ pub struct Planner {
 struct Search {
     /// Bytes of the host that it may copy to.
     host_budget: u64,
-    /// What it divides the time of a copy by: the guess of [`copy_overlap_divisor`], divided by `guess_divisor`.
+    /// What it divides the time of a copy by that runs beside ops.
     copy_overlap_divisor: u64,
-    guess_divisor: u64,
     /// A bound on its time, without looking at memory.
     least_ns: u64,
     /// `None` until it is wanted.
@@ -90,20 +89,15 @@ impl Planner {
         problem.check()?;
         let (problem, unlinked) = (Arc::new(problem.clone()), unlinked(problem));
         let host_budget = if problem.link.is_some() { request.host_budget } else { 0 };
-        let guess_divisors: &[u64] = match problem.ops.iter().any(|op| op.carry.is_some()) {
-            _ if host_budget == 0 => &[],
-            // Copies of state take most of the link, which leaves less to guess about.
-            true => &[1],
-            false => &[1, 2],
-        };
         let least_ns = least_ns(&problem);
-        let search = |host_budget: u64, guess: u64, guess_divisor: u64| {
-            let copy_overlap_divisor = guess.div_ceil(guess_divisor);
-            Search { host_budget, copy_overlap_divisor, guess_divisor, least_ns, grid: None }
+        let search = |host_budget: u64, copy_overlap_divisor: u64| Search {
+            host_budget,
+            copy_overlap_divisor,
+            least_ns,
+            grid: None,
         };
-        let guess = copy_overlap_divisor(&problem);
-        let copying = guess_divisors.iter().map(|&divisor| search(host_budget, guess, divisor));
-        let searches = std::iter::once(search(0, 1, 1)).chain(copying).collect();
+        let copying = (host_budget > 0).then(|| search(host_budget, copy_overlap_divisor(&problem)));
+        let searches = std::iter::once(search(0, 1)).chain(copying).collect();
         let deadline = request.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
         Ok(Planner { problem, unlinked, request: request.clone(), searches, order: None, deadline })
     }
@@ -116,13 +110,10 @@ impl Planner {
         for search in &mut self.searches {
             search.least_ns = least_ns(&self.problem);
             let copies = search.host_budget > 0;
-            let divisor = if copies { guess.div_ceil(search.guess_divisor) } else { 1 };
-            if std::mem::replace(&mut search.copy_overlap_divisor, divisor) != divisor {
-                search.grid = None;
-            }
+            search.copy_overlap_divisor = if copies { guess } else { 1 };
             let problem = if copies { &self.problem } else { &self.unlinked };
             if let Some(grid) = &mut search.grid {
-                grid.time(problem.clone());
+                grid.time(problem.clone(), search.copy_overlap_divisor);
             }
         }
     }

@@ -46,6 +46,13 @@ impl Schedule {
         Schedule { budget, ns, live, indexed, actions, packed: None, repacked: None, is_repacked: false }
     }
 
+    /// For how long ops wait for copies.
+    pub fn waits_ns(&self) -> u64 {
+        let ns =
+            |action: &Action| if let Action::Run(op) = *action { self.indexed.ns[op as usize] } else { 0 };
+        self.ns.saturating_sub(self.actions.iter().map(ns).sum())
+    }
+
     /// The offsets of its buffers. They do not depend on any request, so that every request sees the same.
     pub fn places(&mut self, scratch_alignment: u64) -> &Places {
         let (indexed, actions, enough) = (&self.indexed, &self.actions, self.budget.max(self.live));

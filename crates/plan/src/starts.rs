@@ -4,7 +4,6 @@
 //! the way to the floor, and the step without replays from which tensors are dropped one by one.
 
 use crate::exhaustive::{Allowance, fastest};
-use crate::floor::Floor;
 use crate::indexed_problem::IndexedProblem;
 use crate::low_peak::LowPeakSchedule;
 use crate::recompute::checkpoints::CheckpointSchedules;
@@ -46,7 +45,7 @@ pub(crate) fn drop_one_by_one(
 /// The fastest first schedules for a level, of all sources.
 pub(crate) fn first_schedules(
     step: &StepSearch,
-    floor: &Floor,
+    low_peaks: &[LowPeakSchedule],
     table: &CheckpointSchedules,
     budget: u64,
 ) -> Vec<(SavedReplays, Arc<IndexedProblem>)> {
@@ -74,8 +73,7 @@ pub(crate) fn first_schedules(
         let (indexed, saved) = one_replay_a_stage_of(&step.indexed, &actions);
         than = consider(Arc::new(indexed), &saved);
     }
-    let mut low_peaks: Vec<&LowPeakSchedule> =
-        floor.low_peaks.iter().filter(|low| low.live <= budget).collect();
+    let mut low_peaks: Vec<&LowPeakSchedule> = low_peaks.iter().filter(|low| low.live <= budget).collect();
     low_peaks.sort_by_key(|low| low.ns);
     for low in low_peaks.into_iter().take(2) {
         than = consider(low.indexed.clone(), &low.saved);
@@ -92,13 +90,13 @@ pub(crate) fn first_schedules(
 /// A first schedule that fits `budget` as it is and is clearly faster than one of `ns`: it adds at most nine tenths of the time.
 pub(crate) fn faster_start(
     step: &StepSearch,
-    floor: &Floor,
+    low_peaks: &[LowPeakSchedule],
     table: &CheckpointSchedules,
     budget: u64,
     ns: u64,
 ) -> Option<(SavedReplays, Arc<IndexedProblem>)> {
     let enough = ns - ns.saturating_sub(step.indexed.base_ns()) / 10;
-    let low = floor.low_peaks.iter().filter(|low| low.live <= budget).min_by_key(|low| low.ns);
+    let low = low_peaks.iter().filter(|low| low.live <= budget).min_by_key(|low| low.ns);
     if let Some(low) = low.filter(|low| low.ns < enough) {
         return Some((low.saved.clone(), low.indexed.clone()));
     }

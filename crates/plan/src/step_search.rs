@@ -1,6 +1,7 @@
 //! Holds what every search of one step has in common: the step in one order, what no plan of it can beat, and how hard to try.
 
 use crate::bounds::Bounds;
+use crate::copy_price::CopyPrice;
 use crate::effort::Effort;
 use crate::indexed_problem::IndexedProblem;
 use crate::problem::{OpId, Problem};
@@ -8,14 +9,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A step in one order, and how it is searched.
+#[derive(Clone)]
 pub(crate) struct StepSearch {
     pub problem: Arc<Problem>,
     pub indexed: Arc<IndexedProblem>,
     /// Bytes of the host that schedules may copy to.
     pub host_budget: u64,
-    pub bounds: Bounds,
+    pub bounds: Arc<Bounds>,
     /// The same of the step without copies to the host, where there may be some.
-    pub bounds_without_copies: Option<Bounds>,
+    pub bounds_without_copies: Option<Arc<Bounds>>,
+    /// For how long the link can copy beside ops, both ways together: to the host before the step holds most, and back after it.
+    pub beside_ns: u64,
     pub effort: Effort,
     /// When to stop improving, if ever. What is searched after it is only started.
     pub deadline: Option<Instant>,
@@ -31,20 +35,40 @@ impl StepSearch {
         effort: Effort,
         deadline: Option<Instant>,
     ) -> StepSearch {
-        let indexed = IndexedProblem { copy_overlap_divisor, ..IndexedProblem::new(&problem, order) };
-        let without_copies = Bounds::new(IndexedProblem { copy_ns: None, ..indexed.clone() });
+        let mut indexed = IndexedProblem::new(&problem, order);
+        let without_copies = Arc::new(Bounds::new(IndexedProblem { copy_ns: None, ..indexed.clone() }));
+        // State that lives on the host comes back after that too.
+        let fetched = indexed.carried.iter().flatten().filter(|copy| !copy.out).map(|copy| copy.ns).sum();
+        let (before, after) = without_copies.around_fullest();
+        let beside_ns = 2 * before.min(after.saturating_sub(fetched));
+        indexed.copy_price = CopyPrice { divisor: copy_overlap_divisor, beside_ns };
         let (bounds, bounds_without_copies) = match host_budget {
             0 => (without_copies, None),
-            _ => (Bounds::new(indexed.clone()), Some(without_copies)),
+            _ => (Arc::new(Bounds::new(indexed.clone())), Some(without_copies)),
         };
         let indexed = Arc::new(indexed);
-        StepSearch { problem, indexed, host_budget, bounds, bounds_without_copies, effort, deadline }
+        StepSearch {
+            problem,
+            indexed,
+            host_budget,
+            bounds,
+            bounds_without_copies,
+            beside_ns,
+            effort,
+            deadline,
+        }
     }
 
     /// The same step with the times of `problem`.
-    pub fn timed(&self, problem: Arc<Problem>) -> StepSearch {
-        let (order, divisor) = (&self.indexed.op_id, self.indexed.copy_overlap_divisor);
-        StepSearch::new(problem, order, self.host_budget, divisor, self.effort, self.deadline)
+    pub fn timed(&self, problem: Arc<Problem>, copy_overlap_divisor: u64) -> StepSearch {
+        let (order, host_budget) = (&self.indexed.op_id, self.host_budget);
+        StepSearch::new(problem, order, host_budget, copy_overlap_divisor, self.effort, self.deadline)
+    }
+
+    /// The same step, in a search in which copies count for another time.
+    pub fn at_price(&self, copy_price: CopyPrice) -> StepSearch {
+        let indexed = Arc::new(IndexedProblem { copy_price, ..IndexedProblem::clone(&self.indexed) });
+        StepSearch { indexed, ..self.clone() }
     }
 
     /// The time of all ops, each run once.

@@ -81,7 +81,7 @@ fn renumbered(old: &IndexedProblem, stages: &[Stage], mut place: Vec<u32>) -> (I
         keep: old.keep.clone(),
         resident_bytes: old.resident_bytes,
         copy_ns: old.copy_ns.clone(),
-        copy_overlap_divisor: old.copy_overlap_divisor,
+        copy_price: old.copy_price,
     };
     let renamed = |what: Remake| match what.checked_sub(old.ops) {
         None => at(what),

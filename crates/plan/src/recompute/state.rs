@@ -29,6 +29,8 @@ pub(crate) struct State<'a> {
     loads: Vec<u32>,
     /// Bytes of all transients that have loads.
     pub host_bytes: u64,
+    /// Time that all copies take the link, both ways together.
+    copied_ns: u64,
     memory: StageMemory,
     /// Time added by replays and copies.
     pub extra_ns: u64,
@@ -61,6 +63,21 @@ impl SavedReplays {
         state.keep_changes();
         state
     }
+
+    /// The time that the schedule adds to a step, on arrays like those it was made for.
+    pub fn extra_ns(&self, indexed: &IndexedProblem) -> u64 {
+        let mut copied = vec![false; indexed.tensors() as usize];
+        let (mut replayed_ns, mut copied_ns) = (0, 0);
+        for &what in self.0.iter().flatten() {
+            let Some(t) = what.checked_sub(indexed.ops) else {
+                replayed_ns += indexed.ns[what as usize];
+                continue;
+            };
+            let once = indexed.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
+            copied_ns += if std::mem::replace(&mut copied[t as usize], true) { once } else { 2 * once };
+        }
+        replayed_ns + indexed.copy_price.of(copied_ns)
+    }
 }
 
 impl<'a> State<'a> {
@@ -74,6 +91,7 @@ impl<'a> State<'a> {
             remakes: vec![Remakes::new(); indexed.ops as usize],
             loads: vec![0; indexed.tensors() as usize],
             host_bytes: 0,
+            copied_ns: 0,
             memory,
             extra_ns: 0,
             journal: Vec::new(),
@@ -108,11 +126,16 @@ impl<'a> State<'a> {
         match what.checked_sub(self.indexed.ops) {
             None => self.indexed.ns[what as usize],
             Some(t) => {
-                let once = self.indexed.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
-                let once = once.div_ceil(self.indexed.copy_overlap_divisor);
-                if self.loads[t as usize] == 0 { 2 * once } else { once }
+                let price = self.indexed.copy_price;
+                price.of(self.copied_ns + self.copy_ns(t)) - price.of(self.copied_ns)
             }
         }
+    }
+
+    /// The time that one more load of `t` takes the link; the first one takes a copy to the host too.
+    fn copy_ns(&self, t: u32) -> u64 {
+        let once = self.indexed.copy_ns.as_ref().map_or(u64::MAX / 8, |ns| ns[t as usize]);
+        if self.loads[t as usize] == 0 { 2 * once } else { once }
     }
 
     /// Whether `t` is on the host already.
@@ -277,6 +300,7 @@ impl<'a> State<'a> {
             self.pairs += 1;
             self.extra_ns += self.ns(what);
             if let Some(t) = load {
+                self.copied_ns += self.copy_ns(t as u32);
                 self.host_bytes += if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
                 self.loads[t] += 1;
             }
@@ -286,6 +310,7 @@ impl<'a> State<'a> {
             if let Some(t) = load {
                 self.loads[t] -= 1;
                 self.host_bytes -= if self.loads[t] == 0 { self.indexed.size[t] } else { 0 };
+                self.copied_ns -= self.copy_ns(t as u32);
             }
             self.extra_ns -= self.ns(what);
         }

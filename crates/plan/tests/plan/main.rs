@@ -4,6 +4,7 @@ mod anew;
 mod carried;
 #[path = "../common/mod.rs"]
 mod common;
+mod copies;
 mod first_answers;
 mod floors;
 mod golden;
