@@ -9,10 +9,10 @@ use plimsoll_cuda::{Cuda, Options};
 use plimsoll_graph::example::{Dice, Domain, Example};
 use plimsoll_graph::ops::{
     Attention, AttentionGrad, Conv, ConvFrame, ConvGradFilter, ConvGradInput, JointCrossEntropy, LayerNorm,
-    LayerNormGrad, LayerNormGradAdd, MatMul, MatMulAdd, RmsNorm, RmsNormGrad, ScatterAdd,
+    LayerNormGrad, LayerNormGradAdd, MatMul, MatMulAdd, RmsNorm, RmsNormGrad, ScatterAdd, ScatterAddTo,
 };
 use plimsoll_graph::reference::Array;
-use plimsoll_graph::{DType, Op, OpDef, Scalar, Type};
+use plimsoll_graph::{DType, Op, OpDef, Rule, Scalar, Type};
 use plimsoll_testing::check_joint_cross_entropy;
 use plimsoll_testing::reference::{self, check_bits, check_values, chosen, examples_of, run};
 
@@ -252,6 +252,8 @@ fn sums_by_index(cuda: &Cuda) {
         (0, vec![2500, 24], 2500, 300, 0.7),
         (0, vec![18_000, 16], 18_000, 700, 0.5),
         (1, vec![2, 17_000, 12], 17_000, 1200, 0.0),
+        // More sums than are counted up at a time.
+        (0, vec![700, 8], 700, 20_000, 0.2),
     ] {
         for dtype in [DType::F32, DType::BF16] {
             let x = (Type::new(dtype, shape.clone()), Domain::Normal);
@@ -264,6 +266,13 @@ fn sums_by_index(cuda: &Cuda) {
                 }
             }
             check_filled(cuda, &example, &values, dtype);
+            let mut inputs = example.inputs;
+            let made =
+                ScatterAdd { axis, length }.infer(&[&inputs[0].0, &inputs[1].0]).expect("it fits").remove(0);
+            values.push(Domain::Normal.fill(&made, &mut dice));
+            inputs.push((made, Domain::Normal));
+            let sums = ScatterAdd { axis, length };
+            check_filled(cuda, &Example::new(ScatterAddTo { sums }, inputs), &values, dtype);
         }
     }
 }

@@ -13,17 +13,17 @@ struct P {
 };
 
 // The upper half of a number's bits, one more as often as its lower half is of 2^16; what is no number stays none.
-DEV bf16 rounded(float x, u32 dither) {
+template <bool IS_NUMBER> DEV bf16 rounded(float x, u32 dither) {
     u32 bits = bits_of(x), magnitude = bits & 0x7fffffffu;
     u32 quiet = bits | (magnitude > 0x7f800000u ? 0x400000u : 0u);
     bf16 r;
-    r.bits = (u16)((magnitude >= 0x7f800000u ? quiet : bits + dither) >> 16);
+    r.bits = (u16)((!IS_NUMBER && magnitude >= 0x7f800000u ? quiet : bits + dither) >> 16);
     return r;
 }
 
 // A parameter is rounded only where it is kept in bf16.
-DEV void keep(float &at, float x, u32) { at = x; }
-DEV void keep(bf16 &at, float x, u32 dither) { at = rounded(x, dither); }
+template <bool IS_NUMBER> DEV void keep(float &at, float x, u32) { at = x; }
+template <bool IS_NUMBER> DEV void keep(bf16 &at, float x, u32 dither) { at = rounded<IS_NUMBER>(x, dither); }
 
 // Numbers of a thread: those of two blocks of four draws.
 #define OF_THREAD 8
@@ -59,14 +59,31 @@ KERNEL(bf16_update, P) {
         for (int block = 0; block < OF_THREAD / 4; block++) {
             u32 w[4];
             philox(seed, step, 0, (u32)p.stream, (u32)(share * (OF_THREAD / 4) + block), w);
+            float to[4], mean[4], square[4], all = 0.0f;
 #pragma unroll
             for (int draw = 0; draw < 4; draw++) {
                 int k = block * 4 + draw;
-                float mean = widen(m.v[k]), square = widen(v.v[k]);
-                float moved = moved_to(s, widen(value.v[k]), widen(grad.v[k]), mean, square);
-                keep(value.v[k], moved, w[draw] * 0x9e3779b9u >> 16);
-                m.v[k] = rounded(mean, w[draw] & 0xffffu);
-                v.v[k] = rounded(square, w[draw] >> 16);
+                mean[draw] = widen(m.v[k]), square[draw] = widen(v.v[k]);
+                to[draw] = moved_to(s, widen(value.v[k]), widen(grad.v[k]), mean[draw], square[draw]);
+                all += fabsf(mean[draw]) + fabsf(square[draw]) + fabsf(to[draw]);
+            }
+            // A sum that is a number has none but numbers in it, which are rounded without a look at what else there may be.
+            if (all < INF_F) {
+#pragma unroll
+                for (int draw = 0; draw < 4; draw++) {
+                    int k = block * 4 + draw;
+                    keep<true>(value.v[k], to[draw], w[draw] * 0x9e3779b9u >> 16);
+                    m.v[k] = rounded<true>(mean[draw], w[draw] & 0xffffu);
+                    v.v[k] = rounded<true>(square[draw], w[draw] >> 16);
+                }
+            } else {
+#pragma unroll
+                for (int draw = 0; draw < 4; draw++) {
+                    int k = block * 4 + draw;
+                    keep<false>(value.v[k], to[draw], w[draw] * 0x9e3779b9u >> 16);
+                    m.v[k] = rounded<false>(mean[draw], w[draw] & 0xffffu);
+                    v.v[k] = rounded<false>(square[draw], w[draw] >> 16);
+                }
             }
         }
 #if WHOLE

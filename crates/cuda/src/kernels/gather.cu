@@ -56,27 +56,31 @@ KERNEL(count_indices, P) {
 }
 KERNEL(scan_counts, P) {
     __shared__ int sums[1024];
-    int t = threadIdx.x, n = blockDim.x;
-    i64 chunk = (p.length + n) / n, start = t * chunk, end = start + chunk < p.length + 1 ? start + chunk : p.length + 1;
-    int s = 0;
-#pragma unroll 16
-    for (i64 i = start; i < end; i++) s += p.count[i];
-    sums[t] = s;
-    __syncthreads();
-    if (t == 0) {
-        int total = 0;
-        for (int i = 0; i < n; i++) {
-            int v = sums[i];
-            sums[i] = total;
-            total += v;
+    int t = threadIdx.x, n = blockDim.x, base = 0;
+    for (i64 tile = 0; tile <= p.length; tile += n * 8) {
+        i64 start = tile + t * 8;
+        int v[8], s = 0;
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            v[e] = start + e <= p.length ? p.count[start + e] : 0;
+            s += v[e];
         }
-    }
-    __syncthreads();
-    s = sums[t];
-#pragma unroll 16
-    for (i64 i = start; i < end; i++) {
-        s += p.count[i];
-        p.count[i] = s;
+        sums[t] = s;
+        __syncthreads();
+        for (int step = 1; step < n; step *= 2) {
+            int more = t >= step ? sums[t - step] : 0;
+            __syncthreads();
+            sums[t] += more;
+            __syncthreads();
+        }
+        int at = base + sums[t] - s;
+        base += sums[n - 1];
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            at += v[e];
+            if (start + e <= p.length) p.count[start + e] = at;
+        }
+        __syncthreads();
     }
 }
 // After this, count[k] is the end of list k, and the end of list k - 1 its start.

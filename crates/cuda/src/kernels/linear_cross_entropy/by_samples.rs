@@ -16,8 +16,8 @@ use crate::memory::refusal_code;
 
 const TEXT: &str = include_str!("by_samples.cu");
 
-/// Logits of some samples: 192 MiB of f32.
-const LOGITS: usize = 48 << 20;
+/// Logits of some samples: 128 MiB of f32.
+const LOGITS: usize = 32 << 20;
 /// Gradients of logits of a piece of the classes: 48 MiB of 16 bits.
 const PIECE: usize = 24 << 20;
 /// Bytes that its products may have beside that: all of it is to stay below 256 MiB for the largest vocabularies.
