@@ -13,11 +13,13 @@ from plimsoll import _native
 from plimsoll._plan import Plan
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._average import Average
+from plimsoll.torch._batch import Batch
 from plimsoll.torch._check import Checked, check
 from plimsoll.torch._functions import Functions
 from plimsoll.torch._optim import Optimizer
-from plimsoll.torch._program import Batch, Program, loss_program, output_program
+from plimsoll.torch._program import Program, loss_program, output_program
 from plimsoll.torch._settled import Settled
+from plimsoll.torch._sizes import Sizes
 
 __all__ = ["Trainer"]
 
@@ -125,6 +127,8 @@ class Trainer:
         self._optimizer = Optimizer(optimizer, names)
         self._program: Program | None = None
         self._settled: Settled | None = None
+        #: Of the programs for steps, evaluations and predictions, the batches that they are right for.
+        self._sizes: dict[str, Sizes] = {}
         self._native: Any = None
         self._form: Any = None
         self._checked: Checked | None = None
@@ -214,11 +218,14 @@ class Trainer:
         totals = {"loss": 0.0, **dict.fromkeys(metrics or {}, 0.0)}
         samples = 0
         for given in loader:
-            batch = self._ready(given)
+            batch = self._ready(given, is_step=False)
             self._begin(batch)
             if not self._evaluates:
-                self._native.set_evaluation(self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)).handed())
+                program = self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes))
+                self._native.set_evaluation(program.handed())
+                self._sizes["evaluations"] = Sizes(program, self._in_eval)
                 self._evaluates = True
+            self._sizes["evaluations"].follow(batch)
             self._take()
             totals["loss"] += self._native.evaluate(batch.arrays(self._settings["device"])) * batch.samples
             if metrics:
@@ -242,9 +249,11 @@ class Trainer:
             program = self._in_eval(lambda: output_program(self._model, given))
             self._native.set_prediction(program.handed())
             self._prediction = (program, given.form())
+            self._sizes["predictions"] = Sizes(program, self._in_eval)
         program, form = self._prediction
         if given.form() != form:
             raise PlimsollError(f"predictions were begun with {form}; these inputs are {given.form()}")
+        self._sizes["predictions"].follow(given)
         metas = [node.meta["val"] for node in _outputs(program.exported)]
         made = []
         for (dtype, shape, data), meta in zip(self._native.predict(given.arrays(self._settings["device"])), metas):
@@ -341,13 +350,15 @@ class Trainer:
     def _unused(self) -> set[str]:
         return set() if self._checked is None else self._checked.unused
 
-    def _ready(self, given: Any) -> Batch:
+    def _ready(self, given: Any, is_step: bool = True) -> Batch:
         """A batch, and the program for it."""
         batch = given if isinstance(given, Batch) else Batch(given)
         if self._native is None:
             self._export(batch)
         elif batch.form() != self._form:
             raise PlimsollError(f"the module was exported for batches of {self._form}; this one is {batch.form()}: make a new Trainer for it")
+        if is_step:
+            self._sizes["steps"].follow(batch)
         return batch
 
     def _export(self, batch: Batch) -> None:
@@ -367,6 +378,7 @@ class Trainer:
         if self._scaler is None and program.has_float16:
             warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
         self._program, self._native, self._form = program, native, batch.form()
+        self._sizes["steps"] = Sizes(program)
         self._settled = Settled(program)
 
     def _compared(self, batch: Batch, functions: Functions) -> tuple[Program, Any]:
@@ -405,8 +417,8 @@ class Trainer:
         self._begun, self._behind = True, None
         self._remember()
 
-    def _in_eval(self, make: Callable[[], Program]) -> Program:
-        """Makes a program of the module in eval mode, and puts every part of it back into the mode that it had."""
+    def _in_eval(self, make: Callable[[], Any]) -> Any:
+        """Makes a program of the module in eval mode, say, and puts every part of it back into the mode that it had."""
         modes = {part: part.training for part in self._model.modules()}
         self._is_exporting = True
         try:
