@@ -52,6 +52,17 @@ class Batch:
         """What batches of one program have in common."""
         return (self.spec, [str(tensor.dtype) for tensor in self.tensors], self.others)
 
+    def words(self) -> str:
+        """That for people: ``(float32 [*, 3], int64 [*])``."""
+        named = [_Word(f"{str(tensor.dtype).removeprefix('torch.')} [{', '.join(['*', *map(str, tensor.shape[1:])][: tensor.dim()])}]") for tensor in self.tensors]
+        return str(self.around(named))  # type: ignore[arg-type]
+
+
+class _Word(str):
+    """A text that stands without quotes where it is shown in something."""
+
+    __repr__ = str.__str__
+
 
 def _card(device: str) -> int:
     """The number of a card; of none for other devices."""

@@ -15,6 +15,7 @@ from plimsoll.errors import PlimsollError
 from plimsoll.torch._average import Average
 from plimsoll.torch._batch import Batch
 from plimsoll.torch._check import Checked, check
+from plimsoll.torch._export import ALONE
 from plimsoll.torch._functions import Functions
 from plimsoll.torch._optim import Optimizer
 from plimsoll.torch._program import Program, loss_program, output_program
@@ -131,6 +132,7 @@ class Trainer:
         self._sizes: dict[str, Sizes] = {}
         self._native: Any = None
         self._form: Any = None
+        self._words = ""
         self._checked: Checked | None = None
         self._trained: set[str] = set()
         self._begun = False
@@ -139,7 +141,7 @@ class Trainer:
         self._versions: list[tuple[str, torch.Tensor, int]] = []
         self._constants: dict[str, int] = {}
         self._is_exporting = False
-        self._prediction: tuple[Program, Any] | None = None
+        self._prediction: tuple[Program, Any, str] | None = None
         self._evaluates = False
         #: The norm of the last step's gradients before they were clipped, where they are clipped by it.
         self.gradient_norm: float | None = None
@@ -248,11 +250,11 @@ class Trainer:
         if self._prediction is None:
             program = self._in_eval(lambda: output_program(self._model, given))
             self._native.set_prediction(program.handed())
-            self._prediction = (program, given.form())
+            self._prediction = (program, given.form(), given.words())
             self._sizes["predictions"] = Sizes(program, self._in_eval)
-        program, form = self._prediction
+        program, form, words = self._prediction
         if given.form() != form:
-            raise PlimsollError(f"predictions were begun with {form}; these inputs are {given.form()}")
+            raise PlimsollError(f"predictions were begun with {words}; these inputs are {given.words()}")
         self._sizes["predictions"].follow(given)
         metas = [node.meta["val"] for node in _outputs(program.exported)]
         made = []
@@ -356,7 +358,7 @@ class Trainer:
         if self._native is None:
             self._export(batch)
         elif batch.form() != self._form:
-            raise PlimsollError(f"the module was exported for batches of {self._form}; this one is {batch.form()}: make a new Trainer for it")
+            raise PlimsollError(f"the module was exported for batches {self._words}; this one is {batch.words()}: make a new Trainer for it")
         if is_step:
             self._sizes["steps"].follow(batch)
         return batch
@@ -365,21 +367,27 @@ class Trainer:
         if not self._model.training:
             warnings.warn("the module is in eval() as a whole: it is trained in training mode, as after train(); for training without dropout set its rates to 0, or put parts alone into eval()", stacklevel=3)
             self._model.train()
+        # Whoever asks may be in a no_grad region.
+        with ALONE, torch.inference_mode(False), torch.enable_grad():
+            program, native = self._either_way(batch)
+        if self._scaler is None and program.has_float16:
+            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
+        self._program, self._native, self._form, self._words = program, native, batch.form(), batch.words()
+        self._sizes["steps"] = Sizes(program)
+        self._settled = Settled(program)
+
+    def _either_way(self, batch: Batch) -> tuple[Program, Any]:
+        """With custom functions as PyTorch exports them, or by their slopes."""
         functions = Functions()
         try:
-            program, native = self._compared(batch, functions)
+            return self._compared(batch, functions)
         except PlimsollError as error:
             if not (functions.seen and self._check):
                 raise
             try:
-                program, native = self._compared(batch, Functions(by_slope=True))
+                return self._compared(batch, Functions(by_slope=True))
             except PlimsollError:
                 raise error from None
-        if self._scaler is None and program.has_float16:
-            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
-        self._program, self._native, self._form = program, native, batch.form()
-        self._sizes["steps"] = Sizes(program)
-        self._settled = Settled(program)
 
     def _compared(self, batch: Batch, functions: Functions) -> tuple[Program, Any]:
         """The program with the engine's training of it, compared with eager PyTorch."""
