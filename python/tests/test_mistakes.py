@@ -99,6 +99,14 @@ def test_numbers_of_numpy_in_a_list_are_an_array():
     assert fit(x, list(y), seed=1).history == fit(x, y, seed=1).history
 
 
+def test_arrays_of_other_lengths_are_named_with_their_lengths():
+    x, y = data(10)
+    with pytest.raises(ValueError, match="x has 10 samples, y has 8 samples; each needs"):
+        plimsoll.fit(classifier(), x, y[:8], verbose=0)
+    with pytest.raises(ValueError, match="x has 10 samples, y has 10 samples, sample_weight has 9 samples"):
+        plimsoll.fit(classifier(), x, y, sample_weight=np.ones(9), verbose=0)
+
+
 def test_a_batch_is_never_larger_than_the_data():
     x, y = data(10)
     how = dict(batch_size=10**9, shuffle=False, verbose=0)

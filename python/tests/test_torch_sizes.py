@@ -86,6 +86,21 @@ def test_random_numbers_of_python_are_refused_where_the_loss_hangs_on_them(forwa
         _trainer(torch, module).step((torch.randn(4, 3),))
 
 
+def test_a_module_that_something_outside_of_it_turns_is_refused():
+    torch = ready()
+    import itertools
+
+    import plimsoll
+
+    turns = itertools.cycle([1.0, 2.0])
+
+    def forward(self, x):
+        return self.line(x).pow(2).mean() * next(turns)
+
+    with pytest.raises(plimsoll.PlimsollError, match="another when it runs again .* an iterator"):
+        _trainer(torch, built(forward, line=torch.nn.Linear(3, 2))).step((torch.randn(4, 3),))
+
+
 def test_random_numbers_of_python_that_change_nothing_are_said():
     torch = ready()
 

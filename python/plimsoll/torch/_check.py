@@ -180,16 +180,17 @@ def _refuse_other_runs(program: Program, kept: Kept, drawn: Drawn, first: float,
 
     names, counted = kept.changed(), kept.counted()
     drawn.refuse(first, from_the_beginning, most)
-    if not names:
-        return
     restored(True)
     second = again()
     listed = lambda names: ", ".join(own_name(name) for name in names[:_NAMED])
-    if abs(second - first) > most * max(1.0, abs(first)):
-        raise PlimsollError(
-            f"the module's loss is another when it runs again on the same samples: {first:g}, then {second:g}. It changes {listed(names)}, which a program without Python does not have: "
-            "keep what is read again in a buffer (register_buffer), and leave out what counts calls"
-        )
+    # Where nothing of its own changed, sums in another order are no other run.
+    if abs(second - first) > (most if names else _SAME_KERNELS) * max(1.0, abs(first)):
+        twice = f"the module's loss is another when it runs again on the same samples: {first:g}, then {second:g}. "
+        if names:
+            raise PlimsollError(
+                f"{twice}It changes {listed(names)}, which a program without Python does not have: keep what is read again in a buffer (register_buffer), and leave out what counts calls"
+            )
+        raise PlimsollError(f"{twice}What it hangs on (a counter elsewhere, an iterator, a clock) is no tensor and no attribute of it, and a program without Python does not have it: make it a buffer or a part of the batch")
     if counted:
         warnings.warn(f"the module changes {listed(counted)} when it runs, which stays as it is in the steps of a program without Python: where what it computes hangs on that later, keep it in a buffer", stacklevel=2)
 
