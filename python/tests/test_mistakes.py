@@ -48,7 +48,7 @@ def test_limits_as_people_write_them(memory):
         (dict(class_weight={0: np.nan}), ValueError, "class_weight\\[0\\] is nan"), (dict(sample_weight=np.full(N, np.inf)), ValueError, "sample_weight\\[0\\]"),
         (dict(sample_weight=np.ones((N, 4))), ValueError, "one weight a sample"), (dict(validation_data=np.ones((4, 5))), ValueError, "validation_data is a ndarray"),
         (dict(validation_data=(np.ones((4, 2)), np.zeros(4))), ValueError, "validation_data: x has samples of shape \\(2,\\)"),
-        (dict(validation_data=(np.ones((4, 5)), np.zeros(3))), ValueError, "validation_data: .* 3, 4 samples"),
+        (dict(validation_data=(np.ones((4, 5)), np.zeros(3))), ValueError, "validation_data: x has 4 samples, y has 3 samples"),
         (dict(validation_data=(np.ones((0, 5)), np.zeros(0))), ValueError, "validation_data: .* no samples"),
         (dict(callbacks=[None]), TypeError, "NoneType"), (dict(validation_split=0.5, validation_batch_size=0), ValueError, "validation_batch_size is 0"),
     ],
