@@ -61,7 +61,8 @@ class Own:
     """A module in the engine."""
 
     def __init__(self, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        from plimsoll.torch._program import Batch, loss_program
+        from plimsoll.torch._batch import Batch
+        from plimsoll.torch._program import loss_program
 
         self.program = loss_program(module, None, Batch(inputs))
         self.again(inputs)
@@ -69,8 +70,8 @@ class Own:
     def again(self, inputs: tuple[torch.Tensor, ...]) -> None:
         """From the beginning, with the weights that the module has now and other inputs."""
         from plimsoll import _native
+        from plimsoll.torch._batch import Batch
         from plimsoll.torch._optim import Optimizer
-        from plimsoll.torch._program import Batch
 
         self.batch = Batch(inputs)
         settings = dict.fromkeys(("memory", "host_memory", "micro_batch", "clip_norm", "clip_value"))

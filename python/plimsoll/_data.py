@@ -227,7 +227,9 @@ def batch_arrays(
         arrays.append(array)
     rows = {len(array) for array in arrays}
     if len(rows) > 1:
-        raise ValueError(f"x, y and sample_weight have {', '.join(map(str, sorted(rows)))} samples; each needs as many as the others")
+        own = lambda kind, names: [f"{kind} ({name})" if len(names) > 1 else kind for name in names]
+        named = own("x", [name for name, _ in wanted.inputs]) + (own("y", [name for name, _, _ in wanted.labels]) if labels else []) + ["sample_weight"]
+        raise ValueError(f"{', '.join(f'{name} has {len(array)} samples' for name, array in zip(named, arrays))}; each needs as many as the others")
     if rows == {0}:
         raise ValueError("the data has no samples")
     return arrays, copied

@@ -530,7 +530,7 @@ def test_data_of_other_kinds_is_refused_by_name():
     for wrong, why in ((x.astype(object), "object"), (x.astype("complex64"), "complex64"), (np.array(["a"] * N), "<U1"), (x[:0], "no samples")):
         with pytest.raises((TypeError, ValueError), match=why):
             plimsoll.fit(classifier(), wrong, y[: len(wrong)], verbose=0)
-    with pytest.raises(ValueError, match="45, 48 samples"):
+    with pytest.raises(ValueError, match="x has 48 samples, y has 45 samples"):
         plimsoll.fit(classifier(), x, y[:45], verbose=0)
 
 

@@ -12,7 +12,8 @@ from torch_modules import ready
 def _compared(torch, functions, inputs):
     """All functions in one module over parameters of its own: what the engine makes of them is what eager PyTorch does."""
     from plimsoll import _native
-    from plimsoll.torch._program import Batch, loss_program
+    from plimsoll.torch._batch import Batch
+    from plimsoll.torch._program import loss_program
 
     class Functions(torch.nn.Module):
         def __init__(self):

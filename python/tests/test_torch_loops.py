@@ -363,3 +363,62 @@ def test_what_is_changed_before_a_scheduler_begins_to_turn_momentum_is_not_lost(
     assert trainer.step(batches[1]) == pytest.approx(_stepped(torch, theirs, their, batches[1]), abs=1e-4)
     trainer.sync()
     _same(ours, theirs, "end")
+
+
+def test_trainers_of_several_threads_wait_for_one_another_while_they_export():
+    torch = ready()
+    import threading
+
+    from plimsoll.torch import Trainer
+
+    torch.manual_seed(1)
+    batch, found = (torch.randn(6, 4), torch.randint(3, (6,))), {}
+
+    def train(number):
+        try:
+            torch.manual_seed(0)
+            model = torch.nn.Linear(4, 3)
+            with torch.no_grad():
+                model.weight.fill_(0.1), model.bias.fill_(0.0)
+            trainer = Trainer(model, torch.nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
+            found[number] = [trainer.step(batch) for _ in range(3)]
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=train, args=(number,)) for number in range(3)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    assert found[0] == found[1] == found[2] and len(found[0]) == 3, found
+    # PyTorch's own functions are there again.
+    x = torch.ones(2, requires_grad=True)
+    assert torch.autograd.grad((x * x).sum(), x)[0].tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("region", ["no_grad", "inference_mode"])
+def test_a_step_in_a_region_without_gradients_is_a_step(region):
+    torch = ready()
+    from plimsoll.torch import Trainer
+
+    model = torch.nn.Linear(4, 3)
+    batch = (torch.randn(6, 4), torch.randint(3, (6,)))
+    trainer = Trainer(model, torch.nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
+    with getattr(torch, region)():
+        first = trainer.step(batch)
+    assert trainer.step(batch) < first
+
+
+def test_what_cannot_be_a_batch_is_said_in_plain_words():
+    torch = ready()
+    import plimsoll
+    from plimsoll.torch import Trainer
+
+    model = torch.nn.Linear(4, 3)
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    trainer = Trainer(model, torch.nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
+    trainer.step((x, y))
+    with pytest.raises(plimsoll.PlimsollError, match=r"batches \(float32 \[\*, 4\], int64 \[\*\]\); this one is \(float64 \[\*, 4\], int64 \[\*\]\)"):
+        trainer.step((x.double(), y))
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    other = Trainer(model, torch.nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1))
+    with pytest.raises(plimsoll.PlimsollError, match="loss of eager PyTorch is nan on the first batch"):
+        other.step((x, y))

@@ -143,3 +143,54 @@ def test_classes_that_the_first_few_samples_have_not_are_trained():
 
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
     _trained(torch, built(forward, line=torch.nn.Linear(5, 3)), (torch.randn(9, 5), labels), (torch.randn(9, 5), labels.flip(0)))
+
+
+def test_labels_that_a_mask_picks_out_of_rows_are_those_of_a_ctc_loss():
+    torch = ready()
+
+    def forward(self, x, labels):
+        logs = self.line(x).log_softmax(-1).transpose(0, 1)
+        is_label = labels >= 0
+        lengths = torch.full((x.shape[0],), logs.shape[0], dtype=torch.long)
+        return torch.nn.functional.ctc_loss(logs, labels.masked_select(is_label), lengths, is_label.sum(-1), zero_infinity=True)
+
+    def batch(*fillings):
+        labels = torch.randint(1, 6, (4, 5))
+        for sample, place in fillings:
+            labels[sample, place] = -100
+        return torch.randn(4, 12, 3), labels
+
+    # A filling may stand in the middle as well.
+    _trained(torch, built(forward, line=torch.nn.Linear(3, 6)), batch((0, 4), (2, 3), (2, 4)), batch((1, 0), (3, 2)), batch())
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, -2])
+def test_one_picked_row_of_every_sample_is_found_by_its_number(number):
+    torch = ready()
+
+    def forward(self, x, words):
+        is_end = words.eq(2)
+        chosen = self.line(x)[is_end, :]
+        if not chosen.shape[0] // x.shape[0] >= 1:
+            raise ValueError("an end is missing")
+        return (chosen.view(x.shape[0], -1, 2)[:, number, :] ** 2).mean()
+
+    def batch():
+        words = torch.zeros(5, 7, dtype=torch.long)
+        for row in words:
+            row[torch.randperm(7)[:3]] = 2
+        return torch.randn(5, 7, 3), words
+
+    _trained(torch, built(forward, line=torch.nn.Linear(3, 2)), batch(), batch(), batch())
+
+
+def test_other_parts_of_picked_rows_of_every_sample_are_refused():
+    torch = ready()
+    from plimsoll.torch import Trainer
+
+    def forward(self, x, words):
+        return self.line(x)[words.eq(2), :].view(x.shape[0], -1, 2).sum(1).mean()
+
+    model = built(forward, line=torch.nn.Linear(3, 2))
+    with pytest.raises(plimsoll.PlimsollError, match="sum of picked rows of every sample"):
+        Trainer(model, None, torch.optim.SGD(model.parameters(), 0.1)).step((torch.randn(2, 3, 3), torch.full((2, 3), 2)))

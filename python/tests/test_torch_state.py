@@ -296,6 +296,78 @@ def test_a_setting_that_is_changed_is_warned_of_once(recwarn):
     assert len(words) == 1 and words[0].startswith("1.temperature was 1.0 when the Trainer was made and is 0.5 by now"), words
 
 
+def test_hooks_that_a_first_run_puts_in_are_not_put_in_twice():
+    torch = ready()
+    import plimsoll.torch as pt
+
+    def forward(self, x):
+        if not self.has_hooks:
+            # As models do that keep the outputs of their layers to look at them.
+            self.line.register_forward_hook(lambda *given: self.kept.append(given[2]))
+            self.has_hooks = True
+        self.kept.clear()
+        self.line(x)
+        return torch.cat(self.kept, 1).pow(2).sum(1).mean()
+
+    model = built(forward, line=torch.nn.Linear(3, 2))
+    model.has_hooks, model.kept = False, []
+    batch = (torch.randn(4, 3),)
+    trainer = pt.Trainer(model, None, torch.optim.SGD(model.parameters(), 0.0))
+    made = trainer.step(batch)
+    assert made == pytest.approx(model(*batch).item(), abs=1e-5)
+
+
+_SHARE = 1.0
+
+
+def _with_global(made, wanted):
+    return _SHARE * (made - wanted).pow(2).mean()
+
+
+class _Weighted:
+    share = 1.0
+
+    def __init__(self):
+        self.share = 1.0
+
+    def __call__(self, made, wanted):
+        return self.share * (made - wanted).pow(2).mean()
+
+
+def _with_cell():
+    share, settings = 1.0, {"least": 0.0}
+
+    def loss(made, wanted):
+        return share * (made - wanted).pow(2).mean() + settings["least"]
+
+    def turn():
+        nonlocal share
+        share, settings["least"] = 0.5, 1.0
+
+    return loss, turn
+
+
+@pytest.mark.parametrize("kind", ["global", "object", "cell"])
+def test_a_weight_that_a_loss_reads_from_around_it_is_warned_of_when_it_changes(kind, recwarn):
+    torch = ready()
+    from plimsoll.torch import Trainer
+
+    weighted, (inner, turn) = _Weighted(), _with_cell()
+    loss = {"global": _with_global, "object": weighted, "cell": inner}[kind]
+    model, batch = torch.nn.Linear(3, 2), (torch.randn(4, 3), torch.randn(4, 2))
+    trainer = Trainer(model, loss, torch.optim.SGD(model.parameters(), 0.1))
+    trainer.step(batch), trainer.step(batch)
+    assert not [warning for warning in recwarn if "when the Trainer was made" in str(warning.message)]
+    recwarn.clear()
+    weighted.share = globals()["_SHARE"] = 0.5
+    turn()
+    trainer.step(batch), trainer.step(batch)
+    globals()["_SHARE"] = 1.0
+    words = sorted(str(warning.message) for warning in recwarn if "when the Trainer was made" in str(warning.message))
+    starts = {"global": ["_SHARE was 1.0"], "object": ["_Weighted.share was 1.0"], "cell": ["settings.least was 0.0", "share was 1.0"]}[kind]
+    assert len(words) == len(starts) and all(word.startswith(start) for word, start in zip(words, starts)), words
+
+
 def test_a_table_that_the_first_run_makes_is_of_the_size_that_a_batch_wants():
     torch = ready()
     import plimsoll.torch as pt

@@ -9,7 +9,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 from plimsoll.errors import PlimsollError
-from plimsoll.torch._program import array
+from plimsoll.torch._batch import array
 
 __all__ = ["Average"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from typing import Any, Iterator
 
@@ -18,8 +19,10 @@ from plimsoll.torch._kept import Kept, with_buffers_written
 from plimsoll.torch._picking import Picking
 from plimsoll.torch._unasked import Unasked
 
-__all__ = ["LayerDrop", "export", "hidden"]
+__all__ = ["ALONE", "LayerDrop", "export", "hidden"]
 
+#: An export, and the comparison after it, put other functions in the place of PyTorch's own for as long as they last: one thread at a time.
+ALONE = threading.RLock()
 _NO_GRAD = "wrap_with_set_grad_enabled"
 #: How often ops are taken apart that are made of others which are not known either.
 _ROUNDS = 4
@@ -34,7 +37,7 @@ def export(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     """
     replaced: set[str] = set()
     checks = Checks()
-    with LayerDrop(), Unasked(), checks, Picking(), Kept(module), warnings.catch_warnings():
+    with ALONE, LayerDrop(), Unasked(), checks, Picking(), Kept(module), warnings.catch_warnings():
         # What is only kept to be looked at is no harm, and what is read again is refused below.
         warnings.filterwarnings("ignore", "The tensor attribute")
         module.forward = with_buffers_written(module, module.forward, replaced)

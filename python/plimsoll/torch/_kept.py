@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import functools
 from typing import Any, Callable
 
@@ -10,6 +12,10 @@ import torch
 from plimsoll.errors import PlimsollError
 
 __all__ = ["Kept", "Places", "Resized", "fill_tables", "with_buffers_written"]
+
+
+#: Tables of a module that are looked at by themselves, or never changed.
+_ASIDE = ("_parameters", "_buffers", "_modules")
 
 
 class Resized(PlimsollError):
@@ -36,15 +42,27 @@ class Places:
 
 
 class Kept:
-    """Puts back which tensors and other attributes the parts of a module have, once it is left. What is in tensors is not looked at."""
+    """Puts back which tensors and other attributes the parts of a module have, and what is in their lists and dictionaries, once it is left. What is in tensors is not looked at."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = [(name, part.__dict__, dict(part.__dict__)) for name, part in module.named_modules()]
         self._buffers = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+        # A cache of tables, say, in which an export leaves what is no tensor; or hooks, which a module puts in once and would put in again.
+        self._inside = [
+            (_name(prefix, key), value, copy.copy(value))
+            for prefix, _, then in self._attributes
+            for key, value in then.items()
+            if key not in _ASIDE and type(value) in (dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque)
+        ]
 
     def changed(self) -> list[str]:
-        """Attributes that are new, or others by now. Buffers are none of them."""
-        return [_name(prefix, key) for prefix, now, then in self._attributes for key, value in now.items() if key not in then or then[key] is not value]
+        """Attributes that are new, or others by now, or have other things in them. Buffers are none of them."""
+        others = [_name(prefix, key) for prefix, now, then in self._attributes for key, value in now.items() if key not in then or then[key] is not value]
+        return others + [name for name, value, before in self._inside if not _has(value, before)]
+
+    def counted(self) -> list[str]:
+        """Numbers among the attributes that are others by now."""
+        return [_name(prefix, key) for prefix, now, then in self._attributes for key, value in now.items() if type(value) in (int, float, bool) and then.get(key, value) != value]
 
     def restore(self, buffers_alone: bool = False) -> None:
         """Puts back what there was, or the buffers of it."""
@@ -53,12 +71,25 @@ class Kept:
             for key in [key for key in now if key not in then]:
                 del now[key]
             now.update({key: value for key, value in then.items() if key not in now or now[key] is not value})
+        for _, value, before in [] if buffers_alone else self._inside:
+            if not _has(value, before):
+                value.clear()
+                (value.extend if isinstance(value, (list, collections.deque)) else value.update)(before)
 
     def __enter__(self) -> Kept:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.restore()
+
+
+def _has(value: Any, before: Any) -> bool:
+    """Whether a container has the very things in it that it had."""
+    if len(value) != len(before):
+        return False
+    if isinstance(value, dict):
+        return all(key in value and value[key] is one for key, one in before.items())
+    return all(one is other for one, other in zip(value, before)) if not isinstance(value, set) else value == before
 
 
 def with_buffers_written(module: torch.nn.Module, forward: Callable[..., Any], replaced: set[str] | None = None) -> Callable[..., Any]:

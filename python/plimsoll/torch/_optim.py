@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from plimsoll.errors import PlimsollError
-from plimsoll.torch._program import array
+from plimsoll.torch._batch import array
 
 __all__ = ["Optimizer"]
 

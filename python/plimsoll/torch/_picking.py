@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from plimsoll.torch._picked import Mask, Picked, refuse
+from plimsoll.torch._mask import Mask, refuse
+from plimsoll.torch._picked import Picked
 
 __all__ = ["Picking"]
 

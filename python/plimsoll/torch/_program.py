@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import contextlib
 import inspect
 import json
@@ -16,78 +15,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 import plimsoll
-from plimsoll import _native
 from plimsoll.errors import PlimsollError
+from plimsoll.torch._batch import Batch, array
 from plimsoll.torch._export import export, hidden
 from plimsoll.torch._kept import Places, Resized, fill_tables
 from plimsoll.torch._planned import loss_of
 
-__all__ = ["Batch", "Program", "array", "loss_program", "output_program", "own_name"]
-
-
-class Batch:
-    """A batch as a list of tensors, and what stands around them."""
-
-    def __init__(self, batch: Any) -> None:
-        if isinstance(batch, collections.abc.Mapping):
-            batch = dict(batch)
-        leaves, self.spec = pytree.tree_flatten(batch)
-        leaves = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-        self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if not self.tensors:
-            raise TypeError(f"a batch is tensors, or a tuple, list or dict of them; {type(batch).__name__} has none in it")
-        #: What is no tensor, with its place.
-        self.others = [(place, leaf) for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
-        self.samples = next((len(tensor) for tensor in self.tensors if tensor.dim()), 1)
-
-    def around(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The batch with other tensors in the place of its own."""
-        leaves = list(tensors)
-        for place, leaf in self.others:
-            leaves.insert(place, leaf)
-        return pytree.tree_unflatten(leaves, self.spec)
-
-    def first(self, samples: int) -> list[torch.Tensor]:
-        """So many samples of each tensor that has as many as the batch."""
-        return [tensor[:samples] if tensor.dim() and len(tensor) == self.samples else tensor for tensor in self.tensors]
-
-    @property
-    def shapes(self) -> list[list[int]]:
-        return [list(tensor.shape) for tensor in self.tensors]
-
-    def arrays(self, device: str = "cpu") -> list[Any]:
-        """The tensors as the engine takes them: without a copy where they are in order, on the host or on the engine's own card."""
-        return [_on_card(tensor) if tensor.is_cuda and _card(device) == tensor.get_device() else array(tensor) for tensor in self.tensors]
-
-    def form(self) -> Any:
-        """What batches of one program have in common."""
-        return (self.spec, [str(tensor.dtype) for tensor in self.tensors], self.others)
-
-
-def _card(device: str) -> int:
-    """The number of a card; of none for other devices."""
-    kind, _, number = device.partition(":")
-    return int(number or 0) if kind == "cuda" else -1
-
-
-def _on_card(tensor: torch.Tensor) -> Any:
-    """A tensor where it lies on a card."""
-    tensor = tensor.detach().contiguous()
-    if tensor.is_complex():
-        return array(tensor)
-    # What begins between two lines of memory is not taken by others.
-    tensor = tensor.clone() if tensor.data_ptr() % 64 else tensor
-    return _native.from_dlpack(tensor) if tensor.numel() else array(tensor)
-
-
-def array(tensor: torch.Tensor) -> np.ndarray:
-    """The bytes of a tensor as an array; of element types that NumPy lacks, as numbers of the same size; of complex numbers the pairs."""
-    tensor = tensor.detach().cpu().resolve_conj().contiguous()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape)
+__all__ = ["Program", "functional", "loss_program", "output_program", "own_name"]
 
 
 class _Loss(torch.nn.Module):
@@ -219,6 +153,34 @@ class Program:
             if spec.kind.name == "USER_OUTPUT":
                 leaves.append(next(rest) if hasattr(spec.arg, "name") and not hasattr(spec.arg, "value") else spec.arg.value)
         return pytree.tree_unflatten(leaves, self.exported.call_spec.out_spec)
+
+
+class _Reshaping(torch.fx.Interpreter):
+    """Runs a program op by op. An export may see a ``view`` where eager kernels lay out their results so that it has to be a copy."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target, args, kwargs)
+
+
+def functional(program: Program, all_outputs: bool = False) -> Callable[..., Any]:
+    """The program as a function of a batch that gives the loss, or all that it gives to its caller: over the module's own tensors, of which it changes none."""
+    signature = program.exported.graph_signature
+    held = program.tensors
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        rest, given = iter(tensors), []
+        for spec in signature.input_specs:
+            target = None if spec.target is None else own_name(spec.target)
+            if target in held:
+                tensor = held[target]
+                given.append(tensor if isinstance(tensor, torch.nn.Parameter) else tensor.clone())
+            else:
+                given.append(next(rest))
+        outputs = _Reshaping(program.exported.graph_module).run(*given)
+        made = [value for spec, value in zip(signature.output_specs, outputs) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
+        return made if all_outputs else made[0]
+
+    return call
 
 
 def _is_still(node: torch.fx.Node) -> bool:

@@ -13,11 +13,14 @@ from plimsoll import _native
 from plimsoll._plan import Plan
 from plimsoll.errors import PlimsollError
 from plimsoll.torch._average import Average
+from plimsoll.torch._batch import Batch
 from plimsoll.torch._check import Checked, check
+from plimsoll.torch._export import ALONE
 from plimsoll.torch._functions import Functions
 from plimsoll.torch._optim import Optimizer
-from plimsoll.torch._program import Batch, Program, loss_program, output_program
+from plimsoll.torch._program import Program, loss_program, output_program
 from plimsoll.torch._settled import Settled
+from plimsoll.torch._sizes import Sizes
 
 __all__ = ["Trainer"]
 
@@ -125,8 +128,11 @@ class Trainer:
         self._optimizer = Optimizer(optimizer, names)
         self._program: Program | None = None
         self._settled: Settled | None = None
+        #: Of the programs for steps, evaluations and predictions, the batches that they are right for.
+        self._sizes: dict[str, Sizes] = {}
         self._native: Any = None
         self._form: Any = None
+        self._words = ""
         self._checked: Checked | None = None
         self._trained: set[str] = set()
         self._begun = False
@@ -135,7 +141,7 @@ class Trainer:
         self._versions: list[tuple[str, torch.Tensor, int]] = []
         self._constants: dict[str, int] = {}
         self._is_exporting = False
-        self._prediction: tuple[Program, Any] | None = None
+        self._prediction: tuple[Program, Any, str] | None = None
         self._evaluates = False
         #: The norm of the last step's gradients before they were clipped, where they are clipped by it.
         self.gradient_norm: float | None = None
@@ -214,11 +220,14 @@ class Trainer:
         totals = {"loss": 0.0, **dict.fromkeys(metrics or {}, 0.0)}
         samples = 0
         for given in loader:
-            batch = self._ready(given)
+            batch = self._ready(given, is_step=False)
             self._begin(batch)
             if not self._evaluates:
-                self._native.set_evaluation(self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes)).handed())
+                program = self._in_eval(lambda: loss_program(self._model, self._loss_fn, batch, self._dynamic_shapes))
+                self._native.set_evaluation(program.handed())
+                self._sizes["evaluations"] = Sizes(program, self._in_eval)
                 self._evaluates = True
+            self._sizes["evaluations"].follow(batch)
             self._take()
             totals["loss"] += self._native.evaluate(batch.arrays(self._settings["device"])) * batch.samples
             if metrics:
@@ -241,10 +250,12 @@ class Trainer:
         if self._prediction is None:
             program = self._in_eval(lambda: output_program(self._model, given))
             self._native.set_prediction(program.handed())
-            self._prediction = (program, given.form())
-        program, form = self._prediction
+            self._prediction = (program, given.form(), given.words())
+            self._sizes["predictions"] = Sizes(program, self._in_eval)
+        program, form, words = self._prediction
         if given.form() != form:
-            raise PlimsollError(f"predictions were begun with {form}; these inputs are {given.form()}")
+            raise PlimsollError(f"predictions were begun with {words}; these inputs are {given.words()}")
+        self._sizes["predictions"].follow(given)
         metas = [node.meta["val"] for node in _outputs(program.exported)]
         made = []
         for (dtype, shape, data), meta in zip(self._native.predict(given.arrays(self._settings["device"])), metas):
@@ -341,33 +352,42 @@ class Trainer:
     def _unused(self) -> set[str]:
         return set() if self._checked is None else self._checked.unused
 
-    def _ready(self, given: Any) -> Batch:
+    def _ready(self, given: Any, is_step: bool = True) -> Batch:
         """A batch, and the program for it."""
         batch = given if isinstance(given, Batch) else Batch(given)
         if self._native is None:
             self._export(batch)
         elif batch.form() != self._form:
-            raise PlimsollError(f"the module was exported for batches of {self._form}; this one is {batch.form()}: make a new Trainer for it")
+            raise PlimsollError(f"the module was exported for batches {self._words}; this one is {batch.words()}: make a new Trainer for it")
+        if is_step:
+            self._sizes["steps"].follow(batch)
         return batch
 
     def _export(self, batch: Batch) -> None:
         if not self._model.training:
             warnings.warn("the module is in eval() as a whole: it is trained in training mode, as after train(); for training without dropout set its rates to 0, or put parts alone into eval()", stacklevel=3)
             self._model.train()
+        # Whoever asks may be in a no_grad region.
+        with ALONE, torch.inference_mode(False), torch.enable_grad():
+            program, native = self._either_way(batch)
+        if self._scaler is None and program.has_float16:
+            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
+        self._program, self._native, self._form, self._words = program, native, batch.form(), batch.words()
+        self._sizes["steps"] = Sizes(program)
+        self._settled = Settled(program)
+
+    def _either_way(self, batch: Batch) -> tuple[Program, Any]:
+        """With custom functions as PyTorch exports them, or by their slopes."""
         functions = Functions()
         try:
-            program, native = self._compared(batch, functions)
+            return self._compared(batch, functions)
         except PlimsollError as error:
             if not (functions.seen and self._check):
                 raise
             try:
-                program, native = self._compared(batch, Functions(by_slope=True))
+                return self._compared(batch, Functions(by_slope=True))
             except PlimsollError:
                 raise error from None
-        if self._scaler is None and program.has_float16:
-            warnings.warn("the module computes in float16 without a scaler: small gradients become 0; use bfloat16, or pass scaler=torch.amp.GradScaler()", stacklevel=4)
-        self._program, self._native, self._form = program, native, batch.form()
-        self._settled = Settled(program)
 
     def _compared(self, batch: Batch, functions: Functions) -> tuple[Program, Any]:
         """The program with the engine's training of it, compared with eager PyTorch."""
@@ -405,8 +425,8 @@ class Trainer:
         self._begun, self._behind = True, None
         self._remember()
 
-    def _in_eval(self, make: Callable[[], Program]) -> Program:
-        """Makes a program of the module in eval mode, and puts every part of it back into the mode that it had."""
+    def _in_eval(self, make: Callable[[], Any]) -> Any:
+        """Makes a program of the module in eval mode, say, and puts every part of it back into the mode that it had."""
         modes = {part: part.training for part in self._model.modules()}
         self._is_exporting = True
         try:

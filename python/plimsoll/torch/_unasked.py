@@ -7,12 +7,15 @@ from typing import Any, Callable, Iterator
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from plimsoll.errors import PlimsollError
+from plimsoll.torch._picked import Picked
+from plimsoll.torch._sampled import in_front
 
-__all__ = ["Unasked"]
+__all__ = ["Unasked", "without_checkpoints"]
 
 #: The logarithm of a chance that is none, and finite, so that its gradient is a number.
 _NEVER = -1e30
@@ -32,6 +35,7 @@ class Unasked(TorchFunctionMode):
             (nn.AdaptiveLogSoftmaxWithLoss, "forward", _by_clusters),
             (torch._VF, "_pack_padded_sequence", _packed),
             (nn.Module, "to", _as_it_is(nn.Module.to)),
+            (torch.utils.checkpoint, "CheckpointFunction", _Whole),
             *((torch.autograd, name, _derived) for name in ("grad", "backward")),
             *((torch.func, name, _derived) for name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd", "hessian")),
         ):
@@ -58,6 +62,21 @@ def _patched(where: Any, name: str, other: Callable[..., Any]) -> Iterator[None]
         yield
     finally:
         setattr(where, name, own)
+
+
+def without_checkpoints() -> contextlib.AbstractContextManager[None]:
+    """What is wrapped in ``checkpoint(use_reentrant=True)`` runs as it is: gradients of named parameters cannot be asked of it otherwise."""
+    return _patched(torch.utils.checkpoint, "CheckpointFunction", _Whole)
+
+
+class _Whole:
+    """In the place of a function whose forward runs without gradients: what runs again for less memory is the plan's to say."""
+
+    @staticmethod
+    def apply(run: Callable[..., Any], _: bool, *args: Any) -> Any:
+        # Where none of its inputs has a gradient, what is inside gets none.
+        with torch.set_grad_enabled(any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)):
+            return run(*args)
 
 
 def _is_causal(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -155,6 +174,10 @@ def _ctc_loss(
     steps, count = (length.to(x.device, torch.int64).reshape(-1) for length in longest)
     if not is_batch and targets.dim() == 1:
         targets = targets.unsqueeze(0)
+    if isinstance(targets, Picked):
+        # Labels of all samples one after the other, as a mask picks them from rows with a filling.
+        rows = in_front(targets.rows, targets.mask)
+        targets = targets.rows if rows is None else rows
     if targets.dim() != 2:
         raise PlimsollError("ctc_loss is given labels in one row, of which how many are of which sample must be known before: give them as a tensor [samples, longest], padded")
     labels = targets.to(torch.int64)
