@@ -25,10 +25,10 @@ pub(crate) const SUBLEVEL: f64 = 1.0026;
 /// later, and so run beside more ops.
 const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
 
-/// Prices of copies: for how many eighths of the time that it has the link is thought busy, and what the guess at how much less a copy
+/// Prices of copies: for how many sixteenths of the time that it has the link is thought busy, and what the guess at how much less a copy
 /// beside ops counts is multiplied by. How much the link really carries depends on where in a step bytes are made: large tensors behind
 /// each other wait. The last is for small steps, which have time for it: it finds what needs hardly any recomputation.
-const PRICES: [(u64, u64); 4] = [(3, 1), (6, 1), (8, 1), (8, 2)];
+const PRICES: [(u64, u64); 4] = [(6, 1), (11, 1), (16, 1), (16, 2)];
 
 /// Searches a level.
 pub(crate) fn search_level(
@@ -46,7 +46,7 @@ pub(crate) fn search_level(
     for (busy, cheaper) in PRICES.into_iter().take(prices) {
         let price = CopyPrice {
             divisor: step.indexed.copy_price.divisor * cheaper,
-            beside_ns: step.beside_ns / 8 * busy,
+            beside_ns: step.beside_ns / 16 * busy,
         };
         let step = step.at_price(price);
         let low_peaks: Vec<LowPeakSchedule> = low_peaks.iter().map(|low| low.at_price(price)).collect();
