@@ -147,8 +147,7 @@ class Told:
 
     def validates(self, number: int) -> bool:
         """Whether an epoch is followed by a validation."""
-        epoch, every = self.first + number + 1, self.validation_freq
-        return epoch % every == 0 if isinstance(every, int) else epoch in every
+        return is_validated(self.validation_freq, self.first + number)
 
     def test(self, batches: int | None, logs: dict[str, float]) -> None:
         _tell_test(self.callbacks, batches, logs)
@@ -186,6 +185,11 @@ def validated_every(validation_freq: Any) -> int | list[int]:
     if isinstance(validation_freq, bool) or not isinstance(validation_freq, (int, np.integer)) or validation_freq < 1:
         raise ValueError(f"validation_freq is {validation_freq!r}; a number from 1 on or a list of epochs belongs there")
     return int(validation_freq)
+
+
+def is_validated(every: int | list[int], epoch: int) -> bool:
+    """Whether an epoch, counted from 0, is followed by a validation."""
+    return (epoch + 1) % every == 0 if isinstance(every, int) else epoch + 1 in every
 
 
 class ToldOfTest:

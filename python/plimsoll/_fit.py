@@ -301,6 +301,13 @@ def fit(
         raise ValueError("validation_batch_size is for validation data in arrays or files")
     if validation_steps is not None and validation_data is None:
         raise ValueError("validation_steps is given, and there is no validation_data")
+    if hasattr(validation_data, "__next__") and validation_steps is None:
+        times = sum(_callbacks.is_validated(every, epoch) for epoch in range(initial_epoch, epochs))
+        if times > 1:
+            raise ValueError(
+                f"validation_data is a generator, which gives its batches once, and {times} epochs end with an evaluation; give validation_steps, "
+                "or what begins anew: arrays, a list of batches, a PyDataset, a tf.data.Dataset"
+            )
     if validation_batch_size is not None:
         validation_batch_size = _data.whole(validation_batch_size, "validation_batch_size", 1)
     size = validation_batch_size or (source.batch_size if _data.is_batches(x) else batch_size)
