@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::launch::{Args, Code, Grid};
 use crate::memory::refusal_code;
 
-const TEXT: &str = include_str!("frozen_cross_entropy.cu");
+const TEXT: &str = concat!(include_str!("exp_sums.cu"), include_str!("frozen_cross_entropy.cu"));
 
 /// Logits of a piece: 192 MiB of f32.
 const PIECE: usize = 48 << 20;

@@ -47,7 +47,7 @@ mod update;
 pub(crate) use matmul::{Matrix, Product};
 
 /// All sources: what was timed with others is not known of these.
-pub(crate) const SOURCES: [&str; 41] = [
+pub(crate) const SOURCES: [&str; 42] = [
     include_str!("argmax.cu"),
     include_str!("attention.cu"),
     include_str!("attention_args.cu"),
@@ -59,6 +59,7 @@ pub(crate) const SOURCES: [&str; 41] = [
     include_str!("eight_bit.cu"),
     include_str!("eight_bit_values.cu"),
     include_str!("element.cu"),
+    include_str!("exp_sums.cu"),
     include_str!("flash.cu"),
     include_str!("fold.cu"),
     include_str!("frozen_cross_entropy.cu"),

@@ -46,11 +46,7 @@ impl Rule for JointCrossEntropy {
     }
 
     fn keeps_apart(&self, along: &Along<'_>) -> bool {
-        match along.operand {
-            0 => along.from_end() > 1 && along.axis == along.to,
-            1 => false,
-            _ => along.axis == along.to,
-        }
+        self.apart().0.keeps_apart(along)
     }
 
     fn cost(&self, inputs: &[&Type], outputs: &[&Type]) -> Cost {

@@ -100,6 +100,13 @@ mod tests {
         remove_dead(&trace.finish(&[&loss, &dx, &w.sub(&dw).unwrap()]).unwrap()).unwrap()
     }
 
+    /// Three samples, two layers and labels.
+    fn operands(trace: &Trace) -> [Sym; 4] {
+        let of = |name: &str, shape: &[usize]| trace.input(name, Type::new(DType::F64, shape));
+        let labels = trace.input("labels", Type::new(DType::I64, [3]));
+        [of("x", &[3, 4]), of("w", &[12, 4]), of("v", &[12, 4]), labels]
+    }
+
     fn joined(graph: &Graph) -> [usize; 2] {
         let count = |is: fn(&Op) -> bool| graph.nodes().iter().filter(|node| is(&node.op)).count();
         [
@@ -130,9 +137,7 @@ mod tests {
     #[test]
     fn a_layer_over_what_was_made_of_another_ones_losses_stays_apart() {
         let trace = Trace::new();
-        let of = |name: &str, shape: &[usize]| trace.input(name, Type::new(DType::F64, shape));
-        let (x, w, v) = (of("x", &[3, 4]), of("w", &[12, 4]), of("v", &[12, 4]));
-        let labels = trace.input("labels", Type::new(DType::I64, [3]));
+        let [x, w, v, labels] = operands(&trace);
         let first = x.linear_cross_entropy(&w, &labels, None).unwrap().mean(&[], false).unwrap();
         let scaled = x.mul(&first.stop_gradient().unwrap()).unwrap();
         let second = scaled.linear_cross_entropy(&v, &labels, None).unwrap().mean(&[], false).unwrap();
@@ -148,9 +153,7 @@ mod tests {
     #[test]
     fn a_gradient_without_the_layers_and_losses_alone_stay_as_they_are() {
         let trace = Trace::new();
-        let of = |name: &str, shape: &[usize]| trace.input(name, Type::new(DType::F64, shape));
-        let (x, w) = (of("x", &[3, 4]), of("w", &[12, 4]));
-        let labels = trace.input("labels", Type::new(DType::I64, [3]));
+        let [x, w, _, labels] = operands(&trace);
         let losses = x.linear_cross_entropy(&w, &labels, None).unwrap();
         let dx = gradient(&losses.mean(&[], false).unwrap(), None, &[&x]).unwrap().remove(0).unwrap();
         let graph = trace.finish(&[&losses, &dx]).unwrap();

@@ -15,10 +15,6 @@ struct P {
     i64 code;
 };
 DEV A capped(const P &p, A x) { return p.is_capped ? (A)p.cap * m_tanh(x / (A)p.cap) : x; }
-// Differences from the lowest value are not numbers: where nothing is above it, zero stands for it.
-DEV A base_of(A top) { return top == Limit<A>::lowest() ? (A)0 : top; }
-// A sum of exponentials below one top as one below another; nothing stays nothing.
-DEV A moved(A sum, A from, A to) { return sum == (A)0 ? sum : sum * m_exp(base_of(from) - base_of(to)); }
 DEV i64 label_of(const P &p, i64 row, bool tells) {
     return checked_label((i64)((const I *)p.labels)[row], row, p.classes, p.flag, p.code, tells);
 }

@@ -11,7 +11,7 @@ use crate::kernels::{Matrix, Product, padded};
 use crate::launch::{Args, Code, Grid};
 use crate::memory::refusal_code;
 
-const TEXT: &str = include_str!("by_classes.cu");
+const TEXT: &str = concat!(include_str!("../exp_sums.cu"), include_str!("by_classes.cu"));
 
 /// Logits of a piece: 96 MiB of f32.
 const PIECE: usize = 24 << 20;

@@ -14,17 +14,7 @@ struct P {
     i64 *flag;
     i64 code;
 };
-struct alignas(sizeof(A) * VEC) Logits {
-    A x[VEC];
-};
-struct alignas(sizeof(T) * VEC) Slopes {
-    T x[VEC];
-};
 DEV A capped(const P &p, A x) { return p.is_capped ? (A)p.cap * m_tanh(x / (A)p.cap) : x; }
-// Differences from the lowest value are not numbers: where nothing is above it, zero stands for it.
-DEV A base_of(A top) { return top == Limit<A>::lowest() ? (A)0 : top; }
-// A sum of exponentials below one top as one below another; nothing stays nothing.
-DEV A moved(A sum, A from, A to) { return sum == (A)0 ? sum : sum * m_exp(base_of(from) - base_of(to)); }
 
 KERNEL(samples, P) {
     i64 row = p.first + blockIdx.x, step = (i64)blockDim.x * VEC;

@@ -14,7 +14,7 @@ use crate::kernels::{Matrix, Product, padded};
 use crate::launch::{Args, Code, Grid};
 use crate::memory::refusal_code;
 
-const TEXT: &str = include_str!("by_samples.cu");
+const TEXT: &str = concat!(include_str!("../exp_sums.cu"), include_str!("by_samples.cu"));
 
 /// Logits of some samples: 128 MiB of f32.
 const LOGITS: usize = 32 << 20;
