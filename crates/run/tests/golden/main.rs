@@ -133,8 +133,9 @@ fn emitted() -> Vec<Op> {
 /// weights of few bits, for which `crates/hub/tests/base.rs` has bitsandbytes' own.)
 const OF_USERS: [&str; 7] =
     ["StopGradient", "OwnGradient", "Custom", "EightBitUpdate", "Bf16Update", "Exchange", "QuantMatMul"];
-/// Ops that only a pass makes of two others, which golden cases have: the pass's own test (`crates/graph/src/passes/norm_add.rs`) holds them against those.
-const OF_PASSES: [&str; 1] = ["LayerNormGradAdd"];
+/// Ops that only a pass makes of two others, which golden cases have: the pass's own test (`crates/graph/src/passes/norm_add.rs`, `join_losses.rs`,
+/// `indexed_sum.rs`) holds them against those.
+const OF_PASSES: [&str; 3] = ["LayerNormGradAdd", "JointCrossEntropy", "ScatterAddTo"];
 
 #[test]
 fn every_op_of_the_table_is_in_a_golden_case() {
