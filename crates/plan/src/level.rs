@@ -30,6 +30,9 @@ const OVERLAP_ROOM: [f64; 3] = [1.01, 1.03, 1.1];
 /// each other wait. The last is for small steps, which have time for it: it finds what needs hardly any recomputation.
 const PRICES: [(u64, u64); 4] = [(6, 1), (11, 1), (16, 1), (16, 2)];
 
+/// The same where state lives on the host: its copies leave less of the link to guess about.
+const BESIDE_STATE: [(u64, u64); 2] = [(6, 1), (16, 1)];
+
 /// Searches a level.
 pub(crate) fn search_level(
     step: &StepSearch,
@@ -41,9 +44,9 @@ pub(crate) fn search_level(
         return search_starts(step, low_peaks, table, budget);
     }
     let mut schedules = Vec::new();
-    // Copies of state leave less of the link to guess about.
-    let prices = step.effort.prices.min(if step.indexed.carries() { 3 } else { PRICES.len() });
-    for (busy, cheaper) in PRICES.into_iter().take(prices) {
+    let prices = &PRICES[..step.effort.prices.min(PRICES.len())];
+    let prices = if step.indexed.carries() { &BESIDE_STATE[..] } else { prices };
+    for &(busy, cheaper) in prices {
         let price = CopyPrice {
             divisor: step.indexed.copy_price.divisor * cheaper,
             beside_ns: step.beside_ns / 16 * busy,
