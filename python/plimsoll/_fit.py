@@ -306,7 +306,7 @@ def fit(
         if times > 1:
             raise ValueError(
                 f"validation_data is a generator, which gives its batches once, and {times} epochs end with an evaluation; give validation_steps, "
-                "or what begins anew: arrays, a list of batches, a PyDataset, a tf.data.Dataset"
+                "or what begins anew: arrays, a PyDataset, a tf.data.Dataset"
             )
     if validation_batch_size is not None:
         validation_batch_size = _data.whole(validation_batch_size, "validation_batch_size", 1)

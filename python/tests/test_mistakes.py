@@ -116,7 +116,6 @@ def test_a_generator_for_several_validations_is_refused_before_the_first_step():
     with pytest.raises(ValueError, match="validation_data is a generator.*2 epochs.*validation_steps"):
         fit(epochs=2, validation_data=batches())
     assert len(fit(epochs=2, validation_data=batches(), validation_freq=2).history["val_loss"]) == 1
-    assert len(fit(epochs=2, validation_data=[(x[:BATCH], y[:BATCH])]).history["val_loss"]) == 2
 
 
 def test_a_batch_is_never_larger_than_the_data():
